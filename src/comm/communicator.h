@@ -1,0 +1,46 @@
+// Ranks that work together. One rank, MPI between hosts' memories, NCCL between devices'.
+//
+// Every rank makes the same calls in the same order with the same sizes. Results of a reduction are
+// the same bits on every rank, and from run to run for the same number of ranks. A rank that fails
+// aborts the job: the others end with a non-zero status. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/tensor.h"
+
+namespace tilefold {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int local_rank() const = 0;  // among the ranks of this host
+  virtual int local_size() const = 0;
+
+  // Host memory. Sums (maxima) over ranks, in place.
+  virtual void all_reduce_sum(std::span<double> values) = 0;
+  virtual void all_reduce_max(std::span<double> values) = 0;
+  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+  // Each rank's bytes, in rank order; REQUIRES: all.size() == size() * mine.size().
+  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+  virtual void barrier() = 0;
+
+  // Gradient buckets: starts a sum of `values` (f32 or f64, dense) over ranks in place, in the
+  // background where the transport can; wait() finishes all that were started.
+  virtual void start_sum(Tensor values) = 0;
+  virtual void wait() = 0;
+
+  // Ends the whole job with this exit status, after a message naming the rank.
+  [[noreturn]] virtual void abort(int status, const std::string& why) = 0;
+};
+
+// Reads the launcher's environment. Without a launcher: one rank. With one, and a build without MPI
+// or a library that sees another world size: Error with both numbers.
+std::unique_ptr<Communicator> open_communicator(int* argc, char*** argv);
+
+}  // namespace tilefold

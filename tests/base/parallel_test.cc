@@ -1,0 +1,34 @@
+#include "base/parallel.h"
+
+#include <stdexcept>
+#include <vector>
+
+#include "tests/catch.h"
+
+using namespace tilefold;
+
+TEST_CASE("every block runs once, whatever the number of threads") {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (std::int64_t blocks : {0, 1, 2, 1000}) {
+      std::vector<int> runs(static_cast<std::size_t>(blocks));
+      pool.parallel_for(blocks, [&](std::int64_t block, int worker) {
+        if (worker < 0 || worker >= threads) throw std::logic_error("worker out of range");
+        ++runs[static_cast<std::size_t>(block)];
+      });
+      for (int r : runs) CHECK(r == 1);
+    }
+  }
+}
+
+TEST_CASE("a block's exception reaches the caller and the pool still works") {
+  ThreadPool pool(3);
+  CHECK_THROWS_AS(pool.parallel_for(100,
+                                    [](std::int64_t block, int) {
+                                      if (block == 7) throw std::runtime_error("seven");
+                                    }),
+                  std::runtime_error);
+  int sum = 0;
+  pool.parallel_for(1, [&](std::int64_t, int) { ++sum; });
+  CHECK(sum == 1);
+}

@@ -1,0 +1,30 @@
+#include "base/tensor.h"
+
+#include <vector>
+
+#include "tests/catch.h"
+
+using namespace tilefold;
+
+TEST_CASE("slices and splits address the same elements") {
+  std::vector<float> x(2 * 3 * 8);
+  Tensor t(x.data(), DType::f32, {2, 3, 8});
+  CHECK(t.dense());
+  CHECK(t.shape.text() == "[2, 3, 8]");
+  Tensor s = t.sliced(2, 4, 4);
+  CHECK_FALSE(s.dense());
+  CHECK(s.as<float>() == x.data() + 4);
+  Tensor h = t.split_last(2, 4);
+  CHECK(h.shape == Shape{2, 3, 2, 4});
+  CHECK(h.strides[1] == 8);
+  CHECK(h.strides[2] == 4);
+  CHECK(t.reshaped({6, 8}).strides[0] == 8);
+  CHECK_THROWS(s.reshaped({24}));
+  CHECK_THROWS(t.sliced(1, 2, 2));
+  CHECK_THROWS(t.as<double>());
+}
+
+TEST_CASE("sizes are 64-bit") {
+  Tensor t(nullptr, DType::f32, {70000, 70000});
+  CHECK(t.bytes() == 19600000000);
+}

@@ -1,0 +1,105 @@
+// The transformer: explicit forward and backward per layer over planned memory. Knows nothing of
+// ranks, files or schedules.
+//
+// A model first declares its tensors into a plan (weights, gradients and optimizer state once;
+// then, for each phase that will run, everything between), then works in the arena of that plan.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/parallel.h"
+#include "contract/optimizer.h"
+#include "device/arena.h"
+#include "device/device.h"
+#include "memory/plan.h"
+#include "trainer/config.h"
+
+namespace tilefold {
+
+// One weight, from declaration to update. Order is that of the declaration.
+struct Parameter {
+  std::string layer, name;  // "layer 0", "qkv"
+  int layer_index = 0;      // 0 embedding, 1..layers blocks, layers + 1 head: as GradientReducer's
+  Shape shape;
+  double init_deviation = 0;  // normal(0, this); 0 with init_one: ones, else zeros
+  bool init_one = false;
+  bool decay = false;         // matrices only
+  TensorId master = kNoTensor;  // f32 (f64 for f64)
+  TensorId weight = kNoTensor;  // 16-bit copy, or master itself
+  TensorId grad = kNoTensor, m = kNoTensor, v = kNoTensor;
+};
+
+// One micro-batch, in device memory. tokens = samples * seq.
+struct Batch {
+  std::int64_t samples = 0, seq = 0;
+  ConstTensor tokens;     // [tokens] i32
+  ConstTensor targets;    // [tokens] i32, -1: not scored
+  ConstTensor positions;  // [tokens] i32: restart at each document
+  ConstTensor cu_seqlens;  // [documents + 1] i64 over the flattened tokens; empty: not packed
+  std::int64_t max_document = 0;  // longest document
+};
+
+struct PhaseShape {
+  std::int64_t samples = 1;        // the largest micro-batch
+  std::int64_t seq = 0;
+  bool packed = false;             // documents: cu_seqlens of up to tokens + 1 entries
+};
+
+class Model {
+ public:
+  Model(const ModelConfig& config, const AttentionConfig& attention, const DeviceInfo& device);
+  ~Model();
+
+  // Declarations, in this order; each phase at most once. `training` false leaves out gradients,
+  // optimizer state and 16-bit masters that only an update needs.
+  void declare_weights(PlanBuilder& plan, bool training);
+  void declare_train(PlanBuilder& plan, const PhaseShape& shape);
+  void declare_eval(PlanBuilder& plan, const PhaseShape& shape);
+  void declare_generate(PlanBuilder& plan, std::int64_t samples, std::int64_t cache_length);
+
+  const std::vector<Parameter>& parameters() const;
+  std::int64_t parameter_count() const;
+
+  // Draws the weights on the host in float32 from the seed and fills the tables that are not
+  // learned (rotary angles). Weights are the same for every device and number of ranks.
+  void initialize(Context ctx, Arena& arena, std::uint64_t seed) const;
+  // Rotary tables and 16-bit copies, after weights were loaded.
+  void refresh(Context ctx, Arena& arena) const;
+
+  // One micro-batch: adds to the gradients and to loss_sum() (f64 [1], device). The input tensors of
+  // the phase (train_input) hold the batch. layer_done(i) is called as backward leaves layer i for
+  // the last micro-batch's sake of the reducer; layers count as Parameter::layer_index, downwards.
+  void train_step(Context ctx, Arena& arena, const Batch& batch, const StepState* state,
+                  FunctionRef<void(int layer)> layer_done) const;
+  // Forward only; losses(), predictions() of the eval phase hold the result.
+  void evaluate(Context ctx, Arena& arena, const Batch& batch) const;
+  // Forward over `count` new tokens a sample at positions start.. with the cache; logits() of the
+  // last of them. prefill when start == 0, decode after.
+  void generate(Context ctx, Arena& arena, const Batch& batch, std::int64_t start) const;
+
+  // Planned tensors that the outside fills or reads; sized for the declared shapes.
+  struct Inputs {
+    TensorId tokens = kNoTensor, targets = kNoTensor, positions = kNoTensor,
+             cu_seqlens = kNoTensor;
+  };
+  const Inputs& train_inputs() const;
+  const Inputs& eval_inputs() const;
+  const Inputs& generate_inputs() const;
+  TensorId train_loss_sum() const;    // f64 [1]
+  TensorId train_losses() const;      // f32 [tokens]
+  TensorId eval_losses() const;       // f32 [tokens]
+  TensorId eval_predictions() const;  // i32 [tokens]
+  TensorId logits() const;            // f32 [samples, vocab]
+  // Row constants of each layer's attention after evaluate() when the eval phase keeps them.
+  std::vector<std::pair<TensorId, TensorId>> eval_row_constants() const;  // m, l a layer
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace tilefold
