@@ -1,0 +1,23 @@
+// In place of kernels/backend.cc in a build without CUDA: says so when asked for a GPU.
+#include <filesystem>
+
+#include "base/error.h"
+#include "device/device.h"
+
+namespace tilefold {
+
+int cuda_device_count() { return 0; }
+
+std::string_view cuda_absence() {
+  // The driver's device file tells whether the machine has a GPU that this build cannot use.
+  return std::filesystem::exists("/dev/nvidiactl")
+             ? "this machine has an NVIDIA GPU, but this build has no CUDA: install the CUDA "
+               "toolkit and configure again"
+             : "this build has no CUDA and no NVIDIA driver was found on this machine";
+}
+
+std::unique_ptr<Device> open_cuda_device(int) {
+  throw UsageError(str("device cuda cannot be used: ", cuda_absence(), "; device cpu works"));
+}
+
+}  // namespace tilefold
