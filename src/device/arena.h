@@ -30,11 +30,15 @@ class Arena {
   Tensor tensor(TensorId id) const;  // kNoTensor gives an empty view
 
   // Called by whoever runs the phase, as each step starts. Steps do not go back within a pass.
+  // Inputs may be filled before begin(); what lives to the last step may be read after end(), until
+  // the next begin(); caches keep their content from pass to pass of the same phase.
+  // With the watch: throws Error naming the tensor behind which something was written.
   void begin(int phase);
   void step(int step);
   void end();
 
-  // Watch::on only: tensors of which some planned byte was never written, by "layer/name".
+  // Watch::on only: tensors of which some planned byte was never written, by "layer/name"; of the
+  // phases that ran, and the persistent ones.
   std::vector<std::string> untouched() const;
 
  private:

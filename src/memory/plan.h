@@ -9,7 +9,7 @@
 //
 // Offsets: largest first, each at the lowest place where it meets no tensor alive at the same time
 // (greedy by size; Pisarchyk, Lee, "Efficient memory management for deep neural net inference",
-// 2020). Aligned to 64 bytes; the arenas are whole pages.
+// 2020). Aligned to 64 bytes; the arenas are whole pages. Persistent tensors lie in declaration order.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +68,9 @@ class Plan {
   // What is alive at the moment the arenas' peak is reached (the persistent tensors, and the largest
   // phase's fullest step); with padding it sums to arena_bytes().
   KindTotals totals() const;
+  // The first tensor, in declaration order, with which the bytes alive at some step pass `limit`;
+  // kNoTensor if the arenas fit in it.
+  TensorId first_over(std::int64_t limit) const;
 
  private:
   friend class PlanBuilder;
