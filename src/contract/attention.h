@@ -102,11 +102,32 @@ constexpr std::int64_t effective_window_right(const AttentionOptions& o) {
   return o.causal ? 0 : o.window_right;
 }
 
+// What multiplies q . k: options.scale, or 1 / sqrt(d) of the true d.
+double effective_scale(const AttentionOptions& options, std::int64_t d);
+
+// Keys [begin, end) that query i of a document of seq_q queries and seq_k keys sees; begin == end for
+// none. REQUIRES: 0 <= i < seq_q.
+struct KeyRange {
+  std::int64_t begin = 0, end = 0;
+};
+constexpr KeyRange visible_keys(const AttentionOptions& options, std::int64_t i, std::int64_t seq_q,
+                                std::int64_t seq_k) {
+  const std::int64_t diagonal = i + seq_k - seq_q, farthest = seq_q + seq_k;  // keeps sums small
+  const std::int64_t left = options.window_left, right = effective_window_right(options);
+  std::int64_t begin = 0, end = seq_k;
+  if (left >= 0) begin = diagonal - (left < farthest ? left : farthest);
+  if (right >= 0) end = diagonal + (right < farthest ? right : farthest) + 1;
+  begin = begin < 0 ? 0 : begin > seq_k ? seq_k : begin;
+  end = end < 0 ? 0 : end > seq_k ? seq_k : end;
+  return {begin, end < begin ? begin : end};
+}
+
 // (query, key) pairs that are visible, over batch and heads, of a problem that is not packed.
 double visible_pairs(const AttentionProblem& problem);
 
 // flops: 4 d a visible pair forward, 10 d backward. bytes: q, k, v, o (and gradients) and the row
-// constants once; `naive` adds four passes over the scores in the storage type.
+// constants once; `naive` adds four passes over the scores in the storage type. Packed documents
+// count as equally long ones.
 Cost attention_cost(const AttentionProblem& problem, AttentionStrategy strategy);
 
 }  // namespace tilefold

@@ -5,7 +5,8 @@
 //   sample   first_sample + row / rows_per_sample        position = row % rows_per_sample
 //   words    Philox(key = seed + step * 0x9E3779B97F4A7C15, counter)
 //   element-wise ops:  counter = (e / 4 low, e / 4 high, site, sample), e = position * width + column
-//   attention:         counter = (j / 4, position i, site + head * 65536, sample), key position j
+//   attention:         counter = (j / 4, position i, site + head * 65536, sample), key j of its
+//                      sequence (packed documents: key row % rows_per_sample)
 //   keep     words[element % 4] >= p * 2^32          kept values are scaled by 1 / (1 - p)
 #pragma once
 
