@@ -90,11 +90,11 @@ Cost attention_cost(const AttentionProblem& p, AttentionStrategy strategy) {
   const double d = static_cast<double>(p.d), size = static_cast<double>(size_of(p.dtype));
   const double state = p.dtype == DType::f64 ? 8 : 4;
 
-  const double pairs = heads * documents * pairs_of_head(p.options, seq_q / documents,
-                                                         seq_k / documents);
-  const double query_side = heads * seq_q * d * size;     // q; o, do, dq alike
-  const double key_side = kv_heads * seq_k * d * size;    // k; v, dk, dv alike
-  const double constants = 2 * heads * seq_q * state;     // m, l
+  const double pairs =
+      heads * documents * pairs_of_head(p.options, seq_q / documents, seq_k / documents);
+  const double query_side = heads * seq_q * d * size;   // q; o, do, dq alike
+  const double key_side = kv_heads * seq_k * d * size;  // k; v, dk, dv alike
+  const double constants = 2 * heads * seq_q * state;   // m, l
   Cost cost;
   cost.flops = (p.backward ? 10 : 4) * d * pairs;
   cost.bytes = p.backward ? 4 * query_side + 4 * key_side + constants
