@@ -3,31 +3,9 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/utf8.h"
+
 namespace tilefold {
-namespace {
-
-// Bytes of the UTF-8 sequence that text starts with; 0 where it is none (overlong forms, surrogates
-// and values above U+10FFFF among them; table 3-7 of the Unicode standard).
-std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  const auto tail = [&](std::size_t i) { return byte(i) >= 0x80 && byte(i) <= 0xBF; };
-  const unsigned lead = byte(0), second = byte(1);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return tail(1) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    const unsigned low = lead == 0xE0 ? 0xA0 : 0x80, high = lead == 0xED ? 0x9F : 0xBF;
-    return second >= low && second <= high && tail(2) ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    const unsigned low = lead == 0xF0 ? 0x90 : 0x80, high = lead == 0xF4 ? 0x8F : 0xBF;
-    return second >= low && second <= high && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
-
-}  // namespace
 
 void JsonWriter::separate() {
   if (comma_) out_.push_back(',');
@@ -108,7 +86,7 @@ void JsonWriter::quote(std::string_view text) {
   out_.push_back('"');
   while (!text.empty()) {
     const auto c = static_cast<unsigned char>(text[0]);
-    const std::size_t length = utf8_length(text);
+    const std::size_t length = utf8_character(text).bytes;
     if (c == '"' || c == '\\') {
       out_.push_back('\\');
       out_.push_back(text[0]);
