@@ -87,4 +87,7 @@ constexpr DType dtype_of() {
 template <class T>
 using accumulator_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+// The same as a value: the dtype of gradients, moments and row statistics.
+constexpr DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
 }  // namespace tilefold

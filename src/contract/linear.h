@@ -45,6 +45,18 @@ struct LinearProblem {
 
 Cost linear_forward_cost(const LinearProblem& problem);
 Cost linear_backward_cost(const LinearProblem& problem);
+
+// What the workspace holds on the CPU, as byte offsets. 16-bit operands are multiplied as float32:
+// the weight is widened whole, tokens a fixed number at a time. Other dtypes are used in place.
+struct LinearStage {
+  explicit LinearStage(const LinearProblem& problem);
+  std::int64_t tokens = 0;  // staged at a time
+  std::int64_t weight = 0;  // [out, in]
+  std::int64_t x = 0;       // [tokens, in]; then dx
+  std::int64_t y = 0;       // [tokens, out]: z, or dy
+  std::int64_t bytes = 0;
+};
+
 // Enough for forward and for backward.
 std::int64_t linear_workspace(const LinearProblem& problem, const DeviceInfo& device);
 

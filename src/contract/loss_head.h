@@ -30,6 +30,18 @@ struct LossHeadProblem {
   DType dtype = DType::f32;
 };
 
+// What the workspace holds on the CPU, as byte offsets: the logits of a fixed number of tokens at a
+// time, in the type that sums are kept in, and 16-bit operands as float32.
+struct LossHeadStage {
+  explicit LossHeadStage(const LossHeadProblem& problem);
+  std::int64_t tokens = 0;   // at a time
+  std::int64_t logits = 0;   // [tokens, vocab]; then their gradient
+  std::int64_t weight = 0;   // [vocab, width]; 16-bit only, as the next two
+  std::int64_t hidden = 0;   // [tokens, width]
+  std::int64_t dhidden = 0;  // [tokens, width]
+  std::int64_t bytes = 0;
+};
+
 std::int64_t loss_head_workspace(const LossHeadProblem& problem, const DeviceInfo& device);
 
 }  // namespace tilefold

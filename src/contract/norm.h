@@ -51,6 +51,10 @@ struct ResidualNormBackward {
   std::span<std::byte> workspace;
 };
 
+// Backward sums dw and db over blocks of this many tokens, then over the blocks in order; the
+// workspace holds the blocks' sums.
+constexpr std::int64_t kMinNormBlock = 16, kMaxNormBlocks = 64;
+std::int64_t norm_backward_block(std::int64_t tokens);
 std::int64_t residual_norm_backward_workspace(std::int64_t tokens, std::int64_t width, DType dtype,
                                               const DeviceInfo& device);
 Cost residual_norm_forward_cost(std::int64_t tokens, std::int64_t width, DType dtype,

@@ -25,6 +25,8 @@ struct GradSquareSum {
   Tensor sum;                          // [1] f64, written: sum of squares in a fixed order
   std::span<std::byte> workspace;
 };
+// Each tensor is summed in blocks of this many elements, one float64 a block in the workspace.
+constexpr std::int64_t kGradSquareBlock = 16384;
 std::int64_t grad_square_sum_workspace(std::int64_t elements, std::int64_t tensors,
                                        const DeviceInfo& device);
 

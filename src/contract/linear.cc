@@ -1,0 +1,47 @@
+#include "contract/linear.h"
+
+#include <algorithm>
+
+#include "contract/workspace.h"
+
+namespace tilefold {
+namespace {
+
+// Staged rows of the widest layer of a small model (512) then fill half of a 4 MiB L2 cache.
+constexpr std::int64_t kStagedTokens = 1024;
+
+double product_flops(const LinearProblem& p) {
+  return 2.0 * static_cast<double>(p.tokens) * static_cast<double>(p.in) *
+         static_cast<double>(p.out);
+}
+
+}  // namespace
+
+Cost linear_forward_cost(const LinearProblem& p) {
+  const std::int64_t elements = p.tokens * (p.in + p.out) + p.in * p.out;
+  return {.flops = product_flops(p), .bytes = static_cast<double>(elements * size_of(p.dtype))};
+}
+
+Cost linear_backward_cost(const LinearProblem& p) {
+  // dy, x, W and dx once; dW is read and written in its own type.
+  const std::int64_t elements = p.tokens * (2 * p.in + p.out) + p.in * p.out;
+  const std::int64_t gradient = 2 * p.in * p.out * size_of(sum_dtype(p.dtype));
+  return {.flops = 2 * product_flops(p),
+          .bytes = static_cast<double>(elements * size_of(p.dtype) + gradient)};
+}
+
+LinearStage::LinearStage(const LinearProblem& p) {
+  if (p.dtype == sum_dtype(p.dtype)) return;
+  const std::int64_t size = size_of(DType::f32);
+  tokens = std::min(p.tokens, kStagedTokens);
+  x = weight + align_workspace(p.out * p.in * size);
+  y = x + align_workspace(tokens * p.in * size);
+  bytes = y + align_workspace(tokens * p.out * size);
+}
+
+std::int64_t linear_workspace(const LinearProblem& problem, const DeviceInfo& device) {
+  if (device.kind == DeviceKind::cuda) return matrix_library_workspace(device);
+  return LinearStage(problem).bytes;
+}
+
+}  // namespace tilefold

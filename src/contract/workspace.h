@@ -1,0 +1,24 @@
+// Small sums that the workspace sizes of several ops share.
+#pragma once
+
+#include <cstdint>
+
+#include "base/device_info.h"
+
+namespace tilefold {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// A cache line, so that pieces of a workspace do not share one.
+constexpr std::int64_t kWorkspaceAlign = 64;
+constexpr std::int64_t align_workspace(std::int64_t bytes) {
+  return ceil_div(bytes, kWorkspaceAlign) * kWorkspaceAlign;
+}
+
+// What cuBLASLt is given: 32 MiB from compute capability 9.0 on, 4 MiB before (NVIDIA, cuBLAS
+// documentation, cublasSetWorkspace).
+constexpr std::int64_t matrix_library_workspace(const DeviceInfo& device) {
+  return device.compute_capability >= 90 ? std::int64_t{32} << 20 : std::int64_t{4} << 20;
+}
+
+}  // namespace tilefold

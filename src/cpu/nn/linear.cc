@@ -1,0 +1,214 @@
+// y = epilogue(x W^T + b)
+// dx = dy W (times gelu'(x_pre))      dW += dy^T x      db += sum_t dy
+//
+// A block of tokens is one BLAS call and its epilogue while the block is in cache. 16-bit operands
+// are widened into the workspace, a fixed number of tokens at a time, and the products run there.
+#include "contract/linear.h"
+
+#include <span>
+
+#include "cpu/nn/element.h"
+#include "cpu/nn/product.h"
+#include "cpu/nn/vector_math.h"
+#include "cpu/ops.h"
+#include "cpu/stream.h"
+
+namespace tilefold::cpu {
+namespace {
+
+template <class T, class Void>
+auto matrix(const BasicTensor<Void>& t) {
+  return Matrix<std::remove_pointer_t<decltype(t.template as<T>())>>{t.template as<T>(),
+                                                                     t.strides[0]};
+}
+
+LinearProblem problem_of(const ConstTensor& x, const ConstTensor& weight) {
+  return {.tokens = x.shape[0], .in = x.shape[1], .out = weight.shape[0], .dtype = x.dtype};
+}
+
+template <class A>
+A* piece(std::span<std::byte> workspace, std::int64_t offset) {
+  return reinterpret_cast<A*>(workspace.data() + offset);
+}
+
+// y = z + b, or pre = z + b rounded and y = gelu(pre): what backward will read is what gelu gets.
+template <class T, class Y, class A>
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void finish(
+    std::int64_t rows, std::int64_t out, Matrix<const A> z, const T* bias, Matrix<T> pre,
+    Matrix<Y> y) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const A* from = z.data + row * z.ld;
+    Y* to = y.data + row * y.ld;
+    T* kept = pre.data + row * pre.ld;
+    if (pre.data != nullptr) {
+#pragma omp simd
+      for (std::int64_t c = 0; c < out; ++c) {
+        kept[c] = static_cast<T>(from[c] + (bias ? static_cast<A>(bias[c]) : A(0)));
+        to[c] = static_cast<Y>(gelu(static_cast<A>(kept[c])));
+      }
+    } else {
+#pragma omp simd
+      for (std::int64_t c = 0; c < out; ++c)
+        to[c] = static_cast<Y>(from[c] + (bias ? static_cast<A>(bias[c]) : A(0)));
+    }
+  }
+}
+
+// dx = z gelu'(x_pre), or z.
+template <class T, class A>
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void finish_gradient(
+    std::int64_t rows, std::int64_t in, Matrix<const A> z, Matrix<const T> x_pre, Matrix<T> dx) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const A* from = z.data + row * z.ld;
+    const T* pre = x_pre.data + row * x_pre.ld;
+    T* to = dx.data + row * dx.ld;
+    if (x_pre.data != nullptr) {
+#pragma omp simd
+      for (std::int64_t c = 0; c < in; ++c)
+        to[c] = static_cast<T>(from[c] * gelu_slope(static_cast<A>(pre[c])));
+    } else {
+#pragma omp simd
+      for (std::int64_t c = 0; c < in; ++c) to[c] = static_cast<T>(from[c]);
+    }
+  }
+}
+
+// Sums over tokens, added up in runs so that no float32 chain is long.
+constexpr std::int64_t kBiasColumns = 64, kBiasRun = 128;
+
+template <class A>
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void add_column_sums(
+    std::int64_t tokens, std::int64_t columns, Matrix<const A> dy, A* sums) {
+  A run[kBiasColumns];
+  for (std::int64_t begin = 0; begin < tokens; begin += kBiasRun) {
+    const std::int64_t end = std::min(tokens, begin + kBiasRun);
+    for (std::int64_t c = 0; c < columns; ++c) run[c] = 0;
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t c = 0; c < columns; ++c) run[c] += dy.data[t * dy.ld + c];
+    for (std::int64_t c = 0; c < columns; ++c) sums[c] += run[c];
+  }
+}
+
+template <class A>
+void add_bias_gradient(ThreadPool& pool, std::int64_t tokens, std::int64_t out, Matrix<const A> dy,
+                       A* dbias) {
+  for_blocks(pool, out, kBiasColumns, [&](std::int64_t begin, std::int64_t end) {
+    add_column_sums(tokens, end - begin, {dy.data + begin, dy.ld}, dbias + begin);
+  });
+}
+
+template <class T, class Y>
+void forward(ThreadPool& pool, const LinearForward& args) {
+  using A = accumulator_t<T>;
+  constexpr bool kStaged = !std::is_same_v<T, A>;
+  const LinearProblem p = problem_of(args.x, args.weight);
+  const LinearStage stage(p);
+  const Matrix<const T> x = matrix<T>(args.x);
+  const Matrix<Y> y = matrix<Y>(args.y);
+  const Matrix<T> pre = args.pre ? matrix<T>(args.pre) : Matrix<T>{};
+  const T* bias = args.bias ? args.bias.as<T>() : nullptr;
+  const A* weight;
+  if constexpr (kStaged) {
+    A* widened = piece<A>(args.workspace, stage.weight);
+    widen(pool, p.out, p.in, Matrix<const T>{args.weight.as<T>(), p.in}, widened);
+    weight = widened;
+  } else {
+    weight = args.weight.as<T>();
+  }
+  const std::int64_t chunk = kStaged ? stage.tokens : p.tokens;
+  const std::int64_t block = product_block(p.tokens);
+  for (std::int64_t start = 0; start < p.tokens; start += chunk) {
+    const std::int64_t tokens = std::min(chunk, p.tokens - start);
+    Matrix<const A> from;
+    if constexpr (kStaged) {
+      A* widened = piece<A>(args.workspace, stage.x);
+      widen(pool, tokens, p.in, x.rows_from(start), widened);
+      from = {widened, p.in};
+    } else {
+      from = x;
+    }
+    for_blocks(pool, tokens, block, [&](std::int64_t begin, std::int64_t end) {
+      Matrix<A> z;
+      if constexpr (std::is_same_v<Y, A>) {
+        z = y.rows_from(start + begin);
+      } else {
+        z = {piece<A>(args.workspace, stage.y) + begin * p.out, p.out};
+      }
+      const Matrix<const A> rows = from.rows_from(begin);
+      gemm(Trans::no, Trans::yes, end - begin, p.out, p.in, A(1), rows.data, rows.ld, weight, p.in,
+           A(0), z.data, z.ld);
+      if (std::is_same_v<Y, A> && bias == nullptr && pre.data == nullptr) return;
+      finish<T, Y, A>(end - begin, p.out, {z.data, z.ld}, bias,
+                      pre.data ? pre.rows_from(start + begin) : pre, y.rows_from(start + begin));
+    });
+  }
+}
+
+template <class T>
+void backward(ThreadPool& pool, const LinearBackward& args) {
+  using A = accumulator_t<T>;
+  constexpr bool kStaged = !std::is_same_v<T, A>;
+  const LinearProblem p = problem_of(args.x, args.weight);
+  const LinearStage stage(p);
+  const Matrix<const T> x = matrix<T>(args.x), dy = matrix<T>(args.dy);
+  const Matrix<const T> x_pre = args.x_pre ? matrix<T>(args.x_pre) : Matrix<const T>{};
+  const Matrix<T> dx = args.dx ? matrix<T>(args.dx) : Matrix<T>{};
+  const A* weight;
+  if constexpr (kStaged) {
+    A* widened = piece<A>(args.workspace, stage.weight);
+    if (args.dx) widen(pool, p.out, p.in, Matrix<const T>{args.weight.as<T>(), p.in}, widened);
+    weight = widened;
+  } else {
+    weight = args.weight.as<T>();
+  }
+  const std::int64_t chunk = kStaged ? stage.tokens : p.tokens;
+  const std::int64_t block = product_block(p.tokens);
+  for (std::int64_t start = 0; start < p.tokens; start += chunk) {
+    const std::int64_t tokens = std::min(chunk, p.tokens - start);
+    Matrix<const A> wide_x, wide_dy;
+    if constexpr (kStaged) {
+      A* staged_x = piece<A>(args.workspace, stage.x);
+      A* staged_dy = piece<A>(args.workspace, stage.y);
+      widen(pool, tokens, p.in, x.rows_from(start), staged_x);
+      widen(pool, tokens, p.out, dy.rows_from(start), staged_dy);
+      wide_x = {staged_x, p.in};
+      wide_dy = {staged_dy, p.out};
+    } else {
+      wide_x = x;
+      wide_dy = dy;
+    }
+    add_weight_gradient<A>(pool, tokens, p.in, p.out, wide_dy, wide_x, args.dweight.as<A>());
+    if (args.dbias) add_bias_gradient<A>(pool, tokens, p.out, wide_dy, args.dbias.as<A>());
+    if (!args.dx) continue;
+    for_blocks(pool, tokens, block, [&](std::int64_t begin, std::int64_t end) {
+      Matrix<A> z;  // x was used above; its place is free
+      if constexpr (kStaged) {
+        z = {piece<A>(args.workspace, stage.x) + begin * p.in, p.in};
+      } else {
+        z = dx.rows_from(begin);
+      }
+      const Matrix<const A> rows = wide_dy.rows_from(begin);
+      gemm(Trans::no, Trans::no, end - begin, p.in, p.out, A(1), rows.data, rows.ld, weight, p.in,
+           A(0), z.data, z.ld);
+      if (!kStaged && x_pre.data == nullptr) return;
+      finish_gradient<T, A>(end - begin, p.in, {z.data, z.ld},
+                            x_pre.data ? x_pre.rows_from(start + begin) : x_pre,
+                            dx.rows_from(start + begin));
+    });
+  }
+}
+
+}  // namespace
+
+void linear_forward(Stream& stream, const LinearForward& args) {
+  for_float_dtype(args.x.dtype, [&]<class T>(Type<T>) {
+    for_wider_dtype<T>(args.y.dtype,
+                       [&]<class Y>(Type<Y>) { forward<T, Y>(pool_of(stream), args); });
+  });
+}
+
+void linear_backward(Stream& stream, const LinearBackward& args) {
+  for_float_dtype(args.x.dtype, [&]<class T>(Type<T>) { backward<T>(pool_of(stream), args); });
+}
+
+}  // namespace tilefold::cpu

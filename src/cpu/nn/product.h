@@ -1,0 +1,32 @@
+// The three products of a linear layer over float32 or float64 matrices, split into fixed blocks
+// that run OpenBLAS with one thread each: bits depend on the shape alone. Rows may be strided.
+#pragma once
+
+#include <cstdint>
+
+#include "base/parallel.h"
+#include "cpu/blas.h"
+
+namespace tilefold::cpu {
+
+// A row-major matrix; ld: elements from one row to the next.
+template <class A>
+struct Matrix {
+  A* data = nullptr;
+  std::int64_t ld = 0;
+  Matrix rows_from(std::int64_t row) const { return {data + row * ld, ld}; }
+};
+
+// Tokens a block of y = x W^T or dx = dy W works on.
+std::int64_t product_block(std::int64_t tokens);
+
+// dweight[out, in] += dy[tokens, out]^T x[tokens, in]
+template <class A>
+void add_weight_gradient(ThreadPool& pool, std::int64_t tokens, std::int64_t in, std::int64_t out,
+                         Matrix<const A> dy, Matrix<const A> x, A* dweight);
+
+// to[rows, width] = from[rows, width], widened.
+template <class T, class A>
+void widen(ThreadPool& pool, std::int64_t rows, std::int64_t width, Matrix<const T> from, A* to);
+
+}  // namespace tilefold::cpu
