@@ -17,8 +17,9 @@ namespace {
 
 // sum = residual + branch, or + dropout(branch), rounded.
 template <class T, class R>
-void add_row(const ResidualNormForward& args, std::int64_t row, std::int64_t width,
-             const R* residual, const T* branch, R* sum) {
+[[gnu::always_inline]] inline void add_row(const ResidualNormForward& args, std::int64_t row,
+                                           std::int64_t width, const R* residual, const T* branch,
+                                           R* sum) {
   using A = accumulator_t<T>;
   if (args.dropout.p == 0) {
 #pragma omp simd
@@ -82,8 +83,9 @@ template <class T, class R>
 }
 
 template <class T, class R>
-void branch_gradient_row(const ResidualNormBackward& args, std::int64_t row, std::int64_t width,
-                         const R* dsum, T* dbranch) {
+[[gnu::always_inline]] inline void branch_gradient_row(const ResidualNormBackward& args,
+                                                       std::int64_t row, std::int64_t width,
+                                                       const R* dsum, T* dbranch) {
   using A = accumulator_t<T>;
   if (args.dropout.p == 0) {
 #pragma omp simd
