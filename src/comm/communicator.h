@@ -1,10 +1,17 @@
 // Ranks that work together. One rank, MPI between hosts' memories, NCCL between devices'.
 //
-// Every rank makes the same calls in the same order with the same sizes. Results of a reduction are
-// the same bits on every rank, and from run to run for the same number of ranks. A rank that fails
-// aborts the job: the others end with a non-zero status. Not thread-safe.
+// Every rank makes the same calls in the same order with the same sizes. A sum adds the ranks'
+// values in rank order, in double, and rounds once, so it is the same bits on every rank and from
+// run to run, and depends neither on timing nor on how gradients are cut into buckets. A maximum
+// with a NaN among its values is NaN. Calls allocate nothing once the largest number of sums in
+// flight was seen.
+//
+// A rank that fails must call abort(), which ends the other ranks with a non-zero status; one whose
+// communicator is destroyed by an exception does so too. Ranks that wait for another one longer
+// than TILEFOLD_COMM_TIMEOUT seconds (environment; default 1800) abort the job. Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,6 +28,8 @@ class Communicator {
   virtual int size() const = 0;
   virtual int local_rank() const = 0;  // among the ranks of this host
   virtual int local_size() const = 0;
+  // Memory that it holds beside the plan, for sums; fixed when it is opened.
+  virtual std::int64_t buffer_bytes() const = 0;
 
   // Host memory. Sums (maxima) over ranks, in place.
   virtual void all_reduce_sum(std::span<double> values) = 0;
@@ -31,7 +40,8 @@ class Communicator {
   virtual void barrier() = 0;
 
   // Gradient buckets: starts a sum of `values` (f32 or f64, dense) over ranks in place, in the
-  // background where the transport can; wait() finishes all that were started.
+  // background where the transport can; wait() finishes all that were started. No other call comes
+  // between them.
   virtual void start_sum(Tensor values) = 0;
   virtual void wait() = 0;
 

@@ -1,0 +1,58 @@
+"""One rank fails in some way: all end, with a non-zero status and a reason, within 30 seconds.
+
+usage: failing_ranks_test.py MPIRUN RANKS_PROGRAM
+"""
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+MPIRUN, PROGRAM = sys.argv[1:3]
+
+
+def run(command, **variables):
+    start = time.monotonic()
+    result = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True,
+                            timeout=60)
+    return result, time.monotonic() - start
+
+
+class FailingRanks(unittest.TestCase):
+    def check(self, how, message, **variables):
+        result, seconds = run([MPIRUN, "-np", "4", PROGRAM, how], **variables)
+        self.assertNotEqual(result.returncode, 0, how)
+        self.assertLess(seconds, 30, how)
+        self.assertIn(message, result.stdout + result.stderr)
+
+    def test_exception(self):
+        self.check("throw", "rank 1 of 4: planted failure")
+
+    def test_exception_that_nobody_catches_in_time(self):
+        self.check("unwind", "rank 1 of 4: stopped by an exception")
+
+    def test_exit(self):
+        self.check("exit", "")
+
+    def test_kill(self):
+        self.check("kill", "signal 9")
+
+    def test_a_stopped_rank_is_waited_for_no_longer_than_the_limit(self):
+        self.check("stop", "waited 2 s for other ranks in a sum of gradients",
+                   TILEFOLD_COMM_TIMEOUT="2")
+
+    def test_a_rank_that_makes_another_call(self):
+        self.check("skip", "waited 2 s for other ranks", TILEFOLD_COMM_TIMEOUT="2")
+
+    def test_a_bad_limit_is_refused(self):
+        self.check("check", "TILEFOLD_COMM_TIMEOUT is 'soon'", TILEFOLD_COMM_TIMEOUT="soon")
+
+    def test_launcher_of_another_mpi(self):
+        result, _ = run([PROGRAM, "check"], PMI_SIZE="3")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("started 3 ranks", result.stderr)
+        self.assertIn("sees 1", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
