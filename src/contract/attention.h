@@ -9,8 +9,8 @@
 //   dq_i = scale sum_j ds k_j     dk_j = scale sum_i ds q_i     dv_j = sum_i p do_i
 //   (dk, dv summed over the query heads of a group)
 //
-// Backward recomputes p = exp((t - m) - ln l) from q, k, v, o and the row constants m, l; nothing of
-// size seq_q * seq_k is kept. Dropout acts on p after l was taken: o_i = sum_j mask p v_j.
+// Backward recomputes p = exp((t - m) - ln l) from q, k, v, o and the row constants m, l; nothing
+// of size seq_q * seq_k is kept. Dropout acts on p after l was taken: o_i = sum_j mask p v_j.
 //
 // Visible: with off = seq_k - seq_q, key j is visible to query i when
 //   i + off - window_left <= j <= i + off + window_right     (a limit of -1 is no limit)
@@ -38,7 +38,7 @@ namespace tilefold {
 
 enum class AttentionStrategy : std::uint8_t { automatic, naive, tiled, split, decode };
 
-std::string_view name_of(AttentionStrategy strategy);            // "auto", "naive", ...
+std::string_view name_of(AttentionStrategy strategy);               // "auto", "naive", ...
 AttentionStrategy parse_attention_strategy(std::string_view name);  // throws UsageError
 
 // Which keys a query sees, and how scores become probabilities.
@@ -49,25 +49,28 @@ struct AttentionOptions {
   std::optional<float> scale;      // default 1 / sqrt(d); else finite and above 0
   float softcap = 0;               // 0: none; else finite and above 0
   Dropout dropout;
-  bool deterministic = true;       // false allows a faster order of the backward's sums
+  bool deterministic = true;  // false allows a faster order of the backward's sums
   AttentionStrategy strategy = AttentionStrategy::automatic;
 };
 
 // Packed documents; both empty for none. int32 or int64, start at 0, do not decrease.
 struct PackedDocuments {
-  ConstTensor cu_seqlens_q;      // [documents + 1]
-  ConstTensor cu_seqlens_k;      // [documents + 1]
-  std::int64_t max_seq_q = 0;    // longest document, so that a device need not be asked
+  ConstTensor cu_seqlens_q;    // [documents + 1]
+  ConstTensor cu_seqlens_k;    // [documents + 1]
+  std::int64_t max_seq_q = 0;  // longest document, so that a device need not be asked
   std::int64_t max_seq_k = 0;
 };
 
 struct AttentionForward {
-  ConstTensor q;  // [batch, seq_q, heads, d]     any strides, the last 1
-  ConstTensor k;  // [batch, seq_k, kv_heads, d]  heads % kv_heads == 0
-  ConstTensor v;  // [batch, seq_k, kv_heads, d]
-  Tensor o;       // [batch, seq_q, heads, d]
-  Tensor m;       // [batch, heads, seq_q] f32 (f64 where q is f64), dense
-  Tensor l;       // [batch, heads, seq_q] f32 (f64 where q is f64), dense
+  ConstTensor q;         // [batch, seq_q, heads, d]     any strides, the last 1
+  ConstTensor k;         // [batch, seq_k, kv_heads, d]  heads % kv_heads == 0
+  ConstTensor v;         // [batch, seq_k, kv_heads, d]
+  Tensor o;              // [batch, seq_q, heads, d]
+  Tensor m;              // [batch, heads, seq_q] f32 (f64 where q is f64), dense
+  Tensor l;              // [batch, heads, seq_q] f32 (f64 where q is f64), dense
+  Tensor probabilities;  // [batch, heads, seq_q, seq_k] of q's dtype, dense: p before dropout, 0
+                         // where hidden; written for backward. Strategy naive without documents
+                         // only; else empty
   AttentionOptions options;
   PackedDocuments documents;
   std::span<std::byte> workspace;  // at least attention_workspace() bytes, 64-byte aligned
@@ -75,6 +78,7 @@ struct AttentionForward {
 
 struct AttentionBackward {
   ConstTensor q, k, v, o, m, l;  // as in forward
+  ConstTensor probabilities;     // as in forward: read in place of recomputing; or empty
   ConstTensor d_o;               // [batch, seq_q, heads, d]
   Tensor dq;                     // [batch, seq_q, heads, d]     written, not added to
   Tensor dk;                     // [batch, seq_k, kv_heads, d]  written, not added to
@@ -87,7 +91,7 @@ struct AttentionBackward {
 // What the choice of a strategy, the workspace and the cost depend on.
 struct AttentionProblem {
   std::int64_t batch = 1, seq_q = 0, seq_k = 0, heads = 1, kv_heads = 1, d = 64;
-  std::int64_t documents = 0;  // 0: not packed
+  std::int64_t documents = 0;                 // 0: not packed
   std::int64_t max_seq_q = 0, max_seq_k = 0;  // longest document; the sequence when not packed
   DType dtype = DType::f32;
   AttentionOptions options;
@@ -105,8 +109,8 @@ constexpr std::int64_t effective_window_right(const AttentionOptions& o) {
 // What multiplies q . k: options.scale, or 1 / sqrt(d) of the true d.
 double effective_scale(const AttentionOptions& options, std::int64_t d);
 
-// Keys [begin, end) that query i of a document of seq_q queries and seq_k keys sees; begin == end for
-// none. REQUIRES: 0 <= i < seq_q.
+// Keys [begin, end) that query i of a document of seq_q queries and seq_k keys sees; begin == end
+// for none. REQUIRES: 0 <= i < seq_q.
 struct KeyRange {
   std::int64_t begin = 0, end = 0;
 };

@@ -95,6 +95,22 @@ void check_row_constants(const Named& x, const Named& q) {
   check_memory(x);
 }
 
+// Only what materializes the probabilities can keep them.
+void check_probabilities(const Named& x, const Named& q, const Named& k,
+                         const AttentionOptions& options, bool packed) {
+  if (!x.tensor) return;
+  if (options.strategy != AttentionStrategy::naive || packed)
+    refuse("probabilities are given with strategy ", name_of(options.strategy),
+           packed ? " and cu_seqlens" : "", "; allowed: naive, without cu_seqlens");
+  const Shape &sq = q.tensor.shape, &sk = k.tensor.shape;
+  check_shape(x, {sq[0], sq[2], sq[1], sk[1]}, "[batch, heads, seq_q, seq_k]");
+  check_dtype(x, q.tensor.dtype, "q's");
+  if (!x.tensor.dense())
+    refuse(x.name, " has strides ", x.tensor.strides.text(), "; allowed: dense, ",
+           dense_strides(x.tensor.shape).text());
+  check_memory(x);
+}
+
 // Outputs and inputs may be interleaved views of one array, but not the same view.
 void check_apart(std::span<const Named> written, std::span<const Named> read) {
   for (std::size_t i = 0; i < written.size(); ++i) {
@@ -231,7 +247,7 @@ std::int64_t attention_workspace(const AttentionProblem& problem, const DeviceIn
 
 void attention_forward(Context ctx, const AttentionForward& args) {
   const DeviceInfo& device = ctx.device.info();
-  const ConstTensor o_view = args.o, m_view = args.m, l_view = args.l;
+  const ConstTensor o_view = args.o, m_view = args.m, l_view = args.l, p_view = args.probabilities;
   const Named q{"q", args.q}, k{"k", args.k}, v{"v", args.v};
   const Named o{"o", o_view}, m{"m", m_view}, l{"l", l_view};
   check_query_key_value(q, k, v, device);
@@ -239,9 +255,11 @@ void attention_forward(Context ctx, const AttentionForward& args) {
   check_output(o, q);
   check_row_constants(m, q);
   check_row_constants(l, q);
+  const bool packed(args.documents.cu_seqlens_q);
+  check_probabilities({"probabilities", p_view}, q, k, args.options, packed);
   check_apart(std::array{o, m, l}, std::array{q, k, v});
   check_documents(args.documents, args.q.shape, args.k.shape, device);
-  check_options(args.options, args.q.shape, bool(args.documents.cu_seqlens_q));
+  check_options(args.options, args.q.shape, packed);
   if (args.o.numel() == 0) return;
 
   const AttentionChoice choice = select_attention(problem_of(args), device);
@@ -262,13 +280,15 @@ void attention_backward(Context ctx, const AttentionBackward& args) {
   }
   check_row_constants(m, q);
   check_row_constants(l, q);
+  const bool packed(args.documents.cu_seqlens_q);
+  check_probabilities({"probabilities", args.probabilities}, q, k, args.options, packed);
   check_shape(dq, args.q.shape, "q's");
   check_shape(dk, args.k.shape, "k's");
   check_shape(dv, args.k.shape, "k's");
   for (const Named* x : {&dq, &dk, &dv}) check_output(*x, q);
   check_apart(std::array{dq, dk, dv}, std::array{q, k, v, o, m, l, d_o});
   check_documents(args.documents, args.q.shape, args.k.shape, device);
-  check_options(args.options, args.q.shape, bool(args.documents.cu_seqlens_q));
+  check_options(args.options, args.q.shape, packed);
   if (args.dq.numel() == 0 && args.dk.numel() == 0) return;
 
   const AttentionChoice choice = select_attention(problem_of(args), device);

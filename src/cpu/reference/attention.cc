@@ -149,6 +149,12 @@ struct Scratch {
   }
 };
 
+// P of one head of one batch element where it is kept for backward, else the scratch's.
+template <class T, class Void>
+auto* stored_probabilities(const BasicTensor<Void>& x, std::int64_t b, std::int64_t h) {
+  return x.template as<T>() + b * x.strides[0] + h * x.strides[1];
+}
+
 template <class T>
 void forward(const AttentionForward& args, std::int64_t b, std::int64_t g,
              std::span<std::byte> memory, Terms terms) {
@@ -163,6 +169,8 @@ void forward(const AttentionForward& args, std::int64_t b, std::int64_t g,
     const KeepMask<A> keep(args.options.dropout, b, problem.seq_q, h, problem.documents > 0);
     A* const m = args.m.as<A>() + (b * problem.heads + h) * problem.seq_q;  // [seq_q]
     A* const l = args.l.as<A>() + (b * problem.heads + h) * problem.seq_q;  // [seq_q]
+    const bool kept(args.probabilities);  // then before dropout, and whole rows
+    T* const p = kept ? stored_probabilities<T>(args.probabilities, b, h) : scratch.p;
 
     const auto document = [&](const Document& x) {
       const auto q = rows_of<T>(args.q, b, x.first_q, h), k = rows_of<T>(args.k, b, x.first_k, g);
@@ -174,17 +182,21 @@ void forward(const AttentionForward& args, std::int64_t b, std::int64_t g,
         A top = -std::numeric_limits<A>::infinity(), sum = 0;
         for (std::int64_t j = keys.begin; j < keys.end; ++j) top = std::max(top, scratch.t[j]);
         for (std::int64_t j = keys.begin; j < keys.end; ++j) sum += std::exp(scratch.t[j] - top);
+        if (kept) std::fill_n(p + i * x.seq_k, x.seq_k, T(0));
         for (std::int64_t j = keys.begin; j < keys.end; ++j)
-          scratch.p[i * x.seq_k + j] =
-              T(std::exp(scratch.t[j] - top) / sum * keep(x.first_q + i, x.first_k + j));
+          p[i * x.seq_k + j] = T(std::exp(scratch.t[j] - top) / sum *
+                                 (kept ? A(1) : keep(x.first_q + i, x.first_k + j)));
         m[x.first_q + i] = top;
         l[x.first_q + i] = sum;
       }
       for (std::int64_t i = 0; i < x.seq_q; ++i) {  // O = P V
         const KeyRange keys = visible_keys(args.options, i, x.seq_q, x.seq_k);
         std::fill_n(scratch.sum, d, A(0));
-        for (std::int64_t j = keys.begin; j < keys.end; ++j)
-          add_scaled(scratch.sum, A(scratch.p[i * x.seq_k + j]), v[j], d, terms);
+        for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+          A weight = A(p[i * x.seq_k + j]);
+          if (kept) weight = A(T(weight * keep(x.first_q + i, x.first_k + j)));
+          add_scaled(scratch.sum, weight, v[j], d, terms);
+        }
         store(o[i], scratch.sum, A(1), d);
       }
     };
@@ -214,11 +226,13 @@ void probabilities_and_ds(const AttentionBackward& args, std::int64_t b, std::in
 
   for (std::int64_t i = 0; i < x.seq_q; ++i) {
     const KeyRange keys = visible_keys(args.options, i, x.seq_q, x.seq_k);
-    scores_of_row(q[i], k, keys, scale, softcap, d, scratch.t);
+    const T* kept = nullptr;  // [seq_k]
+    if (args.probabilities) kept = stored_probabilities<T>(args.probabilities, b, h) + i * x.seq_k;
+    if (!kept || softcap > 0) scores_of_row(q[i], k, keys, scale, softcap, d, scratch.t);
     const A log_l = std::log(l[i]);
     const A delta = dot<A>(d_o[i], o[i], d, terms);  // D
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const A t = scratch.t[j], p = std::exp((t - m[i]) - log_l);
+      const A t = scratch.t[j], p = kept ? A(kept[j]) : std::exp((t - m[i]) - log_l);
       const A mask = keep(x.first_q + i, x.first_k + j);
       const A dp = mask * dot<A>(d_o[i], v[j], d, terms);
       const A slope = softcap > 0 ? 1 - (t / softcap) * (t / softcap) : A(1);
