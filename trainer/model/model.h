@@ -27,7 +27,7 @@ struct Parameter {
   Shape shape;
   double init_deviation = 0;  // normal(0, this); 0 with init_one: ones, else zeros
   bool init_one = false;
-  bool decay = false;         // matrices only
+  bool decay = false;           // matrices only
   TensorId master = kNoTensor;  // f32 (f64 for f64)
   TensorId weight = kNoTensor;  // 16-bit copy, or master itself
   TensorId grad = kNoTensor, m = kNoTensor, v = kNoTensor;
@@ -36,17 +36,18 @@ struct Parameter {
 // One micro-batch, in device memory. tokens = samples * seq.
 struct Batch {
   std::int64_t samples = 0, seq = 0;
-  ConstTensor tokens;     // [tokens] i32
-  ConstTensor targets;    // [tokens] i32, -1: not scored
-  ConstTensor positions;  // [tokens] i32: restart at each document
+  ConstTensor tokens;      // [tokens] i32
+  ConstTensor targets;     // [tokens] i32, -1: not scored
+  ConstTensor positions;   // [tokens] i32: restart at each document
   ConstTensor cu_seqlens;  // [documents + 1] i64 over the flattened tokens; empty: not packed
   std::int64_t max_document = 0;  // longest document
 };
 
 struct PhaseShape {
-  std::int64_t samples = 1;        // the largest micro-batch
+  std::int64_t samples = 1;  // the largest micro-batch
   std::int64_t seq = 0;
-  bool packed = false;             // documents: cu_seqlens of up to tokens + 1 entries
+  bool packed = false;         // documents: cu_seqlens of up to tokens + 1 entries
+  bool row_constants = false;  // eval: keep each layer's m and l to the end
 };
 
 class Model {
@@ -70,21 +71,22 @@ class Model {
   // Rotary tables and 16-bit copies, after weights were loaded.
   void refresh(Context ctx, Arena& arena) const;
 
-  // One micro-batch: adds to the gradients and to loss_sum() (f64 [1], device). The input tensors of
-  // the phase (train_input) hold the batch. layer_done(i) is called as backward leaves layer i for
-  // the last micro-batch's sake of the reducer; layers count as Parameter::layer_index, downwards.
+  // One micro-batch: adds to the gradients and to loss_sum() (f64 [1], device). The input tensors
+  // of the phase (train_input) hold the batch. layer_done(i) is called as backward leaves layer i
+  // for the last micro-batch's sake of the reducer; layers count as Parameter::layer_index,
+  // downwards.
   void train_step(Context ctx, Arena& arena, const Batch& batch, const StepState* state,
                   FunctionRef<void(int layer)> layer_done) const;
   // Forward only; losses(), predictions() of the eval phase hold the result.
   void evaluate(Context ctx, Arena& arena, const Batch& batch) const;
-  // Forward over `count` new tokens a sample at positions start.. with the cache; logits() of the
-  // last of them. prefill when start == 0, decode after.
+  // Forward over batch.seq new tokens a sample, whose cache places are start..; logits() of the
+  // last of them. One token after the first is the decode part of the phase, more are its prefill
+  // part.
   void generate(Context ctx, Arena& arena, const Batch& batch, std::int64_t start) const;
 
   // Planned tensors that the outside fills or reads; sized for the declared shapes.
   struct Inputs {
-    TensorId tokens = kNoTensor, targets = kNoTensor, positions = kNoTensor,
-             cu_seqlens = kNoTensor;
+    TensorId tokens = kNoTensor, targets = kNoTensor, positions = kNoTensor, cu_seqlens = kNoTensor;
   };
   const Inputs& train_inputs() const;
   const Inputs& eval_inputs() const;
