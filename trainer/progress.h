@@ -39,7 +39,6 @@ class Progress {
   std::int64_t first_, steps_;
   double first_time_ = 0;  // when the first step was done
   double last_shown_ = 0;
-  std::int64_t last_line_ = -1;  // step of the latest line
 };
 
 }  // namespace tilefold
