@@ -114,6 +114,7 @@ TEST_CASE("flash-attention#2777: the gradient of a sum, with stride 0") {
                          .o = ConstTensor(o.data(), DType::f32, qs),
                          .m = ConstTensor(m.data(), DType::f32, rows),
                          .l = ConstTensor(l.data(), DType::f32, rows),
+                         .probabilities = {},
                          .d_o = ConstTensor(d_o.data(), DType::f32, qs, {0, 0, 0, 1}),
                          .dq = Tensor(dq.data(), DType::f32, qs),
                          .dk = Tensor(dk.data(), DType::f32, ks),

@@ -268,3 +268,16 @@ TEST_CASE("offsets of packed documents") {
   two.forward.documents = call.backward.documents;
   check_forward_refused(two, {"q has batch 2", "1"});
 }
+
+TEST_CASE("kept probabilities") {
+  Call call;
+  std::vector<float> p(2 * 4 * 3 * 5);
+  call.forward.probabilities = Tensor(p.data(), DType::f32, {2, 4, 3, 5});
+  check_forward_refused(call, {"probabilities", "strategy auto", "naive"});
+  call.forward.options.strategy = AttentionStrategy::naive;
+  call.run_forward();
+  call.forward.probabilities.shape[3] = 4;
+  check_forward_refused(call, {"probabilities has shape [2, 4, 3, 4]", "[2, 4, 3, 5]"});
+  call.forward.probabilities = Tensor(p.data(), DType::bf16, {2, 4, 3, 5});
+  check_forward_refused(call, {"probabilities has dtype bf16", "f32"});
+}

@@ -193,6 +193,21 @@ TEST_CASE("inputs that normal values hide") {
   CHECK(ran[AttentionStrategy::tiled] == 18);
 }
 
+TEST_CASE("naive with the probabilities kept for backward") {
+  Cpu cpu(2);
+  for (int option : {0, 1, 5, 7, 9, 10})
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      Problem p;
+      p.batch = 2, p.heads = 4, p.kv_heads = 2, p.d = 24;
+      p.seq_q = 40, p.seq_k = 33, p.dtype = dtype;
+      set_option(p, option);
+      p.options.strategy = AttentionStrategy::naive;
+      p.keep_probabilities = true;
+      const Inputs in = normal_inputs(p, 6);
+      CHECK(disagreement(p, run(cpu.context(), p, in), expect_outputs(p, in)) == "");
+    }
+}
+
 TEST_CASE("every query head reads its own kv head, batch and row") {
   Cpu cpu(2);
   for (AttentionStrategy strategy : kStrategies)

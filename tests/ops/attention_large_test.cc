@@ -200,6 +200,7 @@ TEST_CASE("offsets past 2^32 elements") {
                         .o = sparse(nullptr),
                         .m = Tensor(m.data(), DType::f32, {1, 1, n}),
                         .l = Tensor(l.data(), DType::f32, {1, 1, n}),
+                        .probabilities = {},
                         .options = p.options,
                         .documents = {},
                         .workspace = {}};

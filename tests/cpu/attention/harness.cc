@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <sstream>
 
@@ -180,6 +181,7 @@ Outputs reference_outputs(const Problem& p, const Inputs& in, DType dtype,
                            .o = o.view(),
                            .m = m.view(),
                            .l = l.view(),
+                           .probabilities = {},
                            .options = options_of(p),
                            .documents = offsets.documents,
                            .workspace = {}};
@@ -197,6 +199,7 @@ Outputs reference_outputs(const Problem& p, const Inputs& in, DType dtype,
                              .o = o.view(),
                              .m = m.view(),
                              .l = l.view(),
+                             .probabilities = {},
                              .d_o = d_o.view(),
                              .dq = dq.view(),
                              .dk = dk.view(),
@@ -271,7 +274,8 @@ std::string Problem::text() const {
       << seq_q << "x" << seq_k << " heads " << heads << "/" << kv_heads << " d " << d << " window "
       << options.window_left << "," << options.window_right << (options.causal ? " causal" : "")
       << " softcap " << options.softcap << " dropout " << dropout << " layout "
-      << static_cast<int>(layout) << " documents " << cu_q.size();
+      << static_cast<int>(layout) << " documents " << cu_q.size()
+      << (keep_probabilities ? " kept probabilities" : "");
   if (options.scale) out << " scale " << *options.scale;
   return out.str();
 }
@@ -322,6 +326,10 @@ Outputs run(Context ctx, const Problem& p, const Inputs& in, Passes passes) {
   const Shape rows{p.batch, p.heads, p.seq_q, 1};
   Array m(state, rows, Layout::dense), l(state, rows, Layout::dense);
   const Shape constants{p.batch, p.heads, p.seq_q};
+  const Shape pairs{p.batch, p.heads, p.seq_q, p.seq_k};
+  std::optional<Array> kept;
+  if (p.keep_probabilities) kept.emplace(p.dtype, pairs, Layout::dense);
+  const Tensor probabilities = kept ? kept->view() : Tensor{};
   const Offsets offsets(p);
   AttentionProblem problem = planned(p, offsets, false);
 
@@ -332,12 +340,14 @@ Outputs run(Context ctx, const Problem& p, const Inputs& in, Passes passes) {
                            .o = o.view(),
                            .m = Tensor(m.view().data, state, constants),
                            .l = Tensor(l.view().data, state, constants),
+                           .probabilities = probabilities,
                            .options = problem.options,
                            .documents = offsets.documents,
                            .workspace = scratch.span()};
   ops::attention_forward(ctx, forward);
   ctx.stream.synchronize();
   for (const Array* x : {&o, &m, &l}) CHECK(x->surroundings_untouched());
+  if (kept) CHECK(kept->surroundings_untouched());
   CHECK(scratch.guard_untouched());
   Outputs out;
   out.o = o.get(), out.m = m.get(), out.l = l.get();
@@ -356,6 +366,7 @@ Outputs run(Context ctx, const Problem& p, const Inputs& in, Passes passes) {
                              .o = o.view(),
                              .m = forward.m,
                              .l = forward.l,
+                             .probabilities = probabilities,
                              .d_o = d_o.view(),
                              .dq = dq.view(),
                              .dk = dk.view(),

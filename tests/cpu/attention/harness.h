@@ -49,6 +49,7 @@ struct Problem {
   DType cu_dtype = DType::i32;
   Layout layout = Layout::dense;  // of q; the other arrays take the following ones in turn
   double dropout = 0;
+  bool keep_probabilities = false;  // naive alone
   StepState state;
 
   Shape q_shape() const { return {batch, seq_q, heads, d}; }
