@@ -6,9 +6,10 @@
 // with a NaN among its values is NaN. Calls allocate nothing once the largest number of sums in
 // flight was seen.
 //
-// A rank that fails must call abort(), which ends the other ranks with a non-zero status; one whose
-// communicator is destroyed by an exception does so too. Ranks that wait for another one longer
-// than TILEFOLD_COMM_TIMEOUT seconds (environment; default 1800) abort the job. Not thread-safe.
+// A rank that fails must call abort(), which ends the other ranks with a non-zero status. Where an
+// exception destroys the communicator, it waits a moment whether all ranks are leaving, and aborts if
+// not. Ranks that wait for another one longer than TILEFOLD_COMM_TIMEOUT seconds (environment;
+// default 1800) abort the job. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -34,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kPieceBytes = 4 << 20;    // messages of some 100 KiB and more at 32 ranks
 constexpr int kSlots = 4;                        // one adds while others are on their way
 constexpr std::int64_t kGatherValues = 512;      // doubles a rank gives to one round of a small sum
+constexpr std::chrono::seconds kGrace(5);        // until a rank that fails ends the others
 constexpr std::int64_t kMessageBytes = 1 << 30;  // MPI counts are int
 
 int narrow(std::int64_t count) { return static_cast<int>(count); }
@@ -83,6 +84,7 @@ class MpiCommunicator : public Communicator {
   explicit MpiCommunicator(bool finalize) : timeout_(read_timeout()), finalize_(finalize) {
     MPI_Comm_dup(MPI_COMM_WORLD, &world_);
     MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);  // reported by check(), with the rank
+    MPI_Comm_dup(world_, &leaving_);                     // inherits that
     MPI_Comm_rank(world_, &rank_);
     MPI_Comm_size(world_, &size_);
     MPI_Comm host;
@@ -99,9 +101,16 @@ class MpiCommunicator : public Communicator {
   }
 
   ~MpiCommunicator() override {
-    if (std::uncaught_exceptions() > exceptions_at_birth_)
-      abort(EXIT_FAILURE, "stopped by an exception");
-    barrier();  // with a deadline, which MPI_Finalize does not have
+    // MPI_Finalize waits for all ranks without a deadline, so they meet before it, in a place of
+    // its own: a rank that an exception drives out must not meet another one's barrier.
+    const bool failed = std::uncaught_exceptions() > exceptions_at_birth_;
+    MPI_Request request;
+    check(MPI_Ibarrier(leaving_, &request), "MPI_Ibarrier");
+    if (failed)
+      complete({&request, 1}, kGrace, "stopped by an exception, while others go on");
+    else
+      complete({&request, 1}, "the end of the run");
+    MPI_Comm_free(&leaving_);
     MPI_Comm_free(&world_);
     if (finalize_) MPI_Finalize();
   }
@@ -203,8 +212,12 @@ class MpiCommunicator : public Communicator {
     abort(EXIT_FAILURE, str(call, " failed: ", text));
   }
 
-  // Waits with a deadline; after a short while without spinning, for the sake of whoever computes.
   void complete(std::span<MPI_Request> requests, const char* what) {
+    complete(requests, timeout_, what);
+  }
+
+  // Waits with a deadline; after a short while without spinning, for the sake of whoever computes.
+  void complete(std::span<MPI_Request> requests, std::chrono::seconds limit, const char* what) {
     const Clock::time_point start = Clock::now();
     for (std::int64_t polls = 0;; ++polls) {
       int done = 0;
@@ -214,9 +227,8 @@ class MpiCommunicator : public Communicator {
       if (done) return;
       if (polls < 100) continue;
       const auto waited = Clock::now() - start;
-      if (waited > timeout_)
-        abort(EXIT_FAILURE, str("waited ", timeout_.count(), " s for other ranks in ", what,
-                                " (TILEFOLD_COMM_TIMEOUT)"));
+      if (waited > limit)
+        abort(EXIT_FAILURE, str("no answer from other ranks for ", limit.count(), " s: ", what));
       if (waited < std::chrono::milliseconds(1))
         std::this_thread::yield();
       else
@@ -319,7 +331,7 @@ class MpiCommunicator : public Communicator {
   std::chrono::seconds timeout_;
   bool finalize_;
   int exceptions_at_birth_ = std::uncaught_exceptions();
-  MPI_Comm world_ = MPI_COMM_NULL;
+  MPI_Comm world_ = MPI_COMM_NULL, leaving_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   std::vector<double> gathered_;  // [size, kGatherValues]
   std::array<Slot, kSlots> slots_;

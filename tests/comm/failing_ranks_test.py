@@ -29,7 +29,13 @@ class FailingRanks(unittest.TestCase):
         self.check("throw", "rank 1 of 4: planted failure")
 
     def test_exception_that_nobody_catches_in_time(self):
-        self.check("unwind", "rank 1 of 4: stopped by an exception")
+        self.check("unwind", "stopped by an exception, while others go on")
+
+    def test_an_exception_on_all_ranks_needs_no_abort(self):
+        result, seconds = run([MPIRUN, "-np", "4", PROGRAM, "leave"])
+        self.assertEqual(result.returncode, 7)
+        self.assertLess(seconds, 30)
+        self.assertNotIn("ending all ranks", result.stderr)
 
     def test_exit(self):
         self.check("exit", "")
@@ -38,11 +44,11 @@ class FailingRanks(unittest.TestCase):
         self.check("kill", "signal 9")
 
     def test_a_stopped_rank_is_waited_for_no_longer_than_the_limit(self):
-        self.check("stop", "waited 2 s for other ranks in a sum of gradients",
+        self.check("stop", "no answer from other ranks for 2 s: a sum of gradients",
                    TILEFOLD_COMM_TIMEOUT="2")
 
     def test_a_rank_that_makes_another_call(self):
-        self.check("skip", "waited 2 s for other ranks", TILEFOLD_COMM_TIMEOUT="2")
+        self.check("skip", "no answer from other ranks for 2 s", TILEFOLD_COMM_TIMEOUT="2")
 
     def test_a_bad_limit_is_refused(self):
         self.check("check", "TILEFOLD_COMM_TIMEOUT is 'soon'", TILEFOLD_COMM_TIMEOUT="soon")

@@ -1,6 +1,7 @@
 // Run under mpirun: what every rank must see, and ways to fail.
 //   ranks check        all reductions against their definition; exit 0 only if every rank agrees
 //   ranks throw|exit|kill|stop|skip|unwind   rank 1 fails in that way while the others wait
+//   ranks leave        every rank throws; exit 7
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -164,6 +165,7 @@ int run(int argc, char** argv) {
     comm->barrier();
     return 0;
   }
+  if (mode == "leave") throw Error("on every rank");
   try {
     if (mode == "check")
       check(*comm);
@@ -184,6 +186,6 @@ int main(int argc, char** argv) {
     return tilefold::run(argc, argv);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
-    return EXIT_FAILURE;
+    return 7;
   }
 }
