@@ -1,6 +1,6 @@
 // A file that appears whole or not at all: bytes go to a temporary name in the same directory;
-// commit() makes them durable (fsync), renames, and makes the name durable (fsync of the directory).
-// Until then, and when anything fails, a file that was there before stays as it was.
+// commit() makes them durable (fsync), renames, and makes the name durable (fsync of the
+// directory). Until then, and when anything fails, a file that was there before stays as it was.
 //
 // Temporary names end in kTemporarySuffix; readers of a directory ignore them. A process that dies
 // leaves one behind, and remove_temporaries() sweeps them up.

@@ -1,13 +1,15 @@
 // HDF5 files: named arrays, texts and attributes; libhdf5 stays inside this room.
 //
-// What is accepted: hard links; groups; contiguous, compact or chunked data sets of the DTypes, of at
-// most kMaxRank dimensions, with the filters deflate, shuffle and fletcher32. Anything that would
-// lead out of the file or into foreign code (external storage, external and soft links, virtual data
-// sets, filter plugins) is refused before it is followed. bf16 and f16 are kept as uint16 with a text
-// attribute "tilefold_dtype" = "bf16" or "f16".
+// What is accepted: hard links; groups; contiguous, compact or chunked data sets of the DTypes, of
+// at most kMaxRank dimensions, with the filters deflate, shuffle and fletcher32. Anything that
+// would lead out of the file or into foreign code (external storage, external and soft links,
+// virtual data sets, filter plugins) is refused before it is followed. bf16 and f16 are kept as
+// uint16 with a text attribute "tilefold_dtype" = "bf16" or "f16".
 //
-// All failures are Errors of one line with the file's path. libhdf5 is not thread-safe as
-// distributions ship it: use all objects of this header from one thread at a time.
+// libhdf5 itself can crash on damaged files: unless the caller vouches for a file (Hdf5Trust), a
+// child process goes through it first. All failures are Errors of one line with the file's path.
+// libhdf5 is not thread-safe as distributions ship it: use all objects of this header from one
+// thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -34,11 +36,14 @@ struct Hdf5Info {
   std::int64_t bytes() const { return shape.numel() * size_of(dtype); }
 };
 
+// checked: the caller has compared the file's bytes with a checksum.
+enum class Hdf5Trust : std::uint8_t { foreign, checked };
+
 // Reads. Names are paths inside the file without the leading slash: "q", "weights/layer 0/qkv".
 class Hdf5Reader {
  public:
   // Missing, unreadable, cut (with the size expected and found) or foreign files: Error.
-  explicit Hdf5Reader(const std::string& path);
+  explicit Hdf5Reader(const std::string& path, Hdf5Trust trust = Hdf5Trust::foreign);
   ~Hdf5Reader();
   Hdf5Reader(Hdf5Reader&&) noexcept;
   Hdf5Reader& operator=(Hdf5Reader&&) noexcept;

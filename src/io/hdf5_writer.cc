@@ -40,14 +40,20 @@ Hdf5Id checked(hid_t id, Hdf5Id::Close close, const std::string& what) {
 
 hid_t file_type(DType dtype) {
   switch (dtype) {
-    case DType::f32: return H5T_IEEE_F32LE;
-    case DType::f64: return H5T_IEEE_F64LE;
-    case DType::i32: return H5T_STD_I32LE;
-    case DType::i64: return H5T_STD_I64LE;
-    case DType::u8: return H5T_STD_U8LE;
+    case DType::f32:
+      return H5T_IEEE_F32LE;
+    case DType::f64:
+      return H5T_IEEE_F64LE;
+    case DType::i32:
+      return H5T_STD_I32LE;
+    case DType::i64:
+      return H5T_STD_I64LE;
+    case DType::u8:
+      return H5T_STD_U8LE;
     case DType::u16:
     case DType::bf16:
-    case DType::f16: return H5T_STD_U16LE;
+    case DType::f16:
+      return H5T_STD_U16LE;
   }
   throw std::logic_error("unknown dtype");
 }
@@ -116,9 +122,9 @@ haddr_t lay_out(hid_t file, const Item& item) {
   const Hdf5Id create = checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, item.name);
   H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
-  const Hdf5Id set = checked(
-      H5Dcreate2(file, item.name.c_str(), type, space, links, create, H5P_DEFAULT), H5Dclose,
-      item.name);
+  const Hdf5Id set =
+      checked(H5Dcreate2(file, item.name.c_str(), type, space, links, create, H5P_DEFAULT),
+              H5Dclose, item.name);
   for (const auto& [name, value] : item.attributes) write_attribute(set, name, value);
   return H5Dget_offset(set);
 }
