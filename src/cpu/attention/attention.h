@@ -1,0 +1,40 @@
+// The attention kernels of the CPU, one per strategy, and what they share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "contract/attention.h"
+#include "cpu/stream.h"
+#include "kernels/attention/select.h"
+
+namespace tilefold::cpu {
+
+// What a run did, for tests: tiles are counted by the kernel as it visits them.
+struct AttentionTrace {
+  std::atomic<std::int64_t> tiles{0};  // (block of tile_q queries, tile of tile_k keys), all heads
+};
+
+void tiled_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice,
+                   AttentionTrace* trace = nullptr);
+void tiled_backward(ThreadPool& pool, const AttentionBackward& args, const AttentionChoice& choice,
+                    AttentionTrace* trace = nullptr);
+
+// Calls f with a value of the storage type; f32, bf16, f16 or f64.
+template <class F>
+void with_storage_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    case DType::f16:
+      return f(f16{});
+    case DType::f64:
+      return f(double{});
+    default:
+      expect(false, "attention: dtype");
+  }
+}
+
+}  // namespace tilefold::cpu

@@ -1,0 +1,9 @@
+#include "cpu/attention/tile_kernels_inl.h"
+
+namespace tilefold::cpu::avx512 {
+
+constexpr TileKernels<float> kFloat = Bodies<Simd<float, 16>, 8>::table("avx512");
+constexpr TileKernels<double> kDouble = Bodies<Simd<double, 8>, 8>::table("avx512");
+constexpr StorageKernels kStorage = {widen_bf16, widen_f16};
+
+}  // namespace tilefold::cpu::avx512

@@ -1,0 +1,9 @@
+#include "cpu/attention/tile_kernels_inl.h"
+
+namespace tilefold::cpu::baseline {
+
+constexpr TileKernels<float> kFloat = Bodies<Simd<float, 4>, 4>::table("baseline");
+constexpr TileKernels<double> kDouble = Bodies<Simd<double, 2>, 4>::table("baseline");
+constexpr StorageKernels kStorage = {widen_bf16, widen_f16};
+
+}  // namespace tilefold::cpu::baseline
