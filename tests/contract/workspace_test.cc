@@ -1,0 +1,65 @@
+// Costs and workspace sizes of the ops.
+#include "contract/workspace.h"
+
+#include "contract/linear.h"
+#include "contract/loss_head.h"
+#include "contract/norm.h"
+#include "contract/optimizer.h"
+#include "tests/catch.h"
+
+namespace tilefold {
+namespace {
+
+DeviceInfo gpu() { return {.kind = DeviceKind::cuda, .compute_capability = 90}; }
+
+TEST_CASE("linear cost: 2 tokens in out flops forward, twice that backward; each operand once") {
+  const LinearProblem p{.tokens = 10, .in = 3, .out = 5, .dtype = DType::bf16};
+  REQUIRE(linear_forward_cost(p).flops == 300);
+  REQUIRE(linear_backward_cost(p).flops == 600);
+  REQUIRE(linear_forward_cost(p).bytes == 2 * (30 + 15 + 50));
+  REQUIRE(linear_backward_cost(p).bytes == 2 * (50 + 30 + 15 + 30) + 2 * 4 * 15);
+}
+
+TEST_CASE(
+    "linear workspace on the CPU: none for float32 and float64, bounded in tokens for 16-bit") {
+  const DeviceInfo cpu;
+  for (const DType dtype : {DType::f32, DType::f64})
+    REQUIRE(LinearStage({1 << 20, 64, 64, dtype}).bytes == 0);
+  const std::int64_t few = linear_workspace({1 << 12, 64, 64, DType::bf16}, cpu);
+  REQUIRE(linear_workspace({std::int64_t{1} << 40, 64, 64, DType::bf16}, cpu) == few);
+  const LinearStage stage({5, 3, 7, DType::f16});
+  REQUIRE(stage.tokens == 5);
+  REQUIRE(stage.x - stage.weight >= 4 * 3 * 7);
+  REQUIRE(stage.y - stage.x >= 4 * 5 * 3);
+  REQUIRE(stage.bytes - stage.y >= 4 * 5 * 7);
+}
+
+TEST_CASE("loss head workspace on the CPU: the logits of a bounded number of tokens") {
+  const DeviceInfo cpu;
+  const std::int64_t small = loss_head_workspace({1 << 20, 64, 64, DType::f32}, cpu);
+  REQUIRE(small == loss_head_workspace({1 << 24, 64, 64, DType::f32}, cpu));
+  REQUIRE(small == 4096 * 64 * 4);
+  REQUIRE(loss_head_workspace({5, 64, 50257, DType::f32}, cpu) >= 5 * 50257 * 4);
+  REQUIRE(loss_head_workspace({1 << 20, 8, 50257, DType::f32}, cpu) ==
+          align_workspace(512 * 50257 * 4));
+}
+
+TEST_CASE("norm backward workspace: at most 64 blocks, whatever the context") {
+  const DeviceInfo cpu;
+  REQUIRE(residual_norm_backward_workspace(std::int64_t{1} << 40, 16, DType::bf16, cpu) ==
+          2 * 64 * 16 * 4);
+  REQUIRE(residual_norm_backward_workspace(1, 16, DType::f64, cpu) == 2 * 16 * 8);
+}
+
+TEST_CASE("square sum workspace: a float64 for each block, and one more for each tensor's tail") {
+  REQUIRE(grad_square_sum_workspace(0, 0, DeviceInfo()) == 0);
+  REQUIRE(grad_square_sum_workspace(3, 3, DeviceInfo()) == 3 * 8);
+  REQUIRE(grad_square_sum_workspace(16384 + 1, 1, DeviceInfo()) == 2 * 8);
+}
+
+TEST_CASE("products on the GPU have the library's workspace") {
+  REQUIRE(linear_workspace({8, 8, 8, DType::bf16}, gpu()) == 32 << 20);
+}
+
+}  // namespace
+}  // namespace tilefold
