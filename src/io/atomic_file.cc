@@ -63,10 +63,14 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
-void AtomicFile::commit() {
-  // After a failed fsync the kernel may have dropped the pages, so a second try could claim success
-  // falsely: the file is given up instead.
+// After a failed fsync the kernel may have dropped the pages, so a second try could claim success
+// falsely: the file is given up instead.
+void AtomicFile::sync() {
   require(fsync(file_) == 0, "cannot write ", path_, ": fsync: ", std::strerror(errno));
+}
+
+void AtomicFile::commit() {
+  sync();
   const int closed = close(file_);
   file_ = -1;
   if (closed != 0 || rename(temporary_.c_str(), path_.c_str()) != 0) {

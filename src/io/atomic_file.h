@@ -30,7 +30,9 @@ class AtomicFile {
   void write(std::string_view text);
   std::int64_t bytes() const { return bytes_; }
   const std::string& temporary_path() const { return temporary_; }
-  // fsync, rename, fsync of the directory. Once, last.
+  // fsync: what was written so far is on the disk.
+  void sync();
+  // sync(), rename, fsync of the directory. Once, last.
   void commit();
 
  private:

@@ -91,6 +91,10 @@ class Hdf5Writer {
   // An attribute of an array that was added, or of the root ("").
   void set(const std::string& name, const std::string& attribute, Hdf5Value value);
 
+  // Sets `attribute` of every array to hash(its bytes).
+  void hash_arrays(const std::string& attribute,
+                   FunctionRef<std::int64_t(std::span<const std::byte>)> hash);
+
   // The whole file, piece by piece, in order.
   void write(FunctionRef<void(std::span<const std::byte>)> sink) const;
   // Writes `path` whole or not at all (io/atomic_file.h).

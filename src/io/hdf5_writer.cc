@@ -173,6 +173,12 @@ void Hdf5Writer::set(const std::string& name, const std::string& attribute, Hdf5
   contents_->find(name).attributes[attribute] = std::move(value);
 }
 
+void Hdf5Writer::hash_arrays(const std::string& attribute,
+                             FunctionRef<std::int64_t(std::span<const std::byte>)> hash) {
+  for (Item& item : contents_->items)
+    if (!item.is_text) item.attributes[attribute] = hash(item.bytes());
+}
+
 void Hdf5Writer::write(FunctionRef<void(std::span<const std::byte>)> sink) const {
   quiet_hdf5();
   const std::vector<Item>& items = contents_->items;

@@ -1,0 +1,54 @@
+// A directory for one test case, removed after it.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "base/error.h"
+
+namespace tilefold {
+
+class Scratch {
+ public:
+  Scratch() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tilefold-XXXXXX").string();
+    expect(mkdtemp(pattern.data()) != nullptr, "no directory for the test");
+    directory_ = pattern;
+  }
+  ~Scratch() { std::filesystem::remove_all(directory_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  const std::string& directory() const { return directory_; }
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+
+ private:
+  std::string directory_;
+};
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// The message of the Error that `run` throws; empty if it throws none.
+template <class F>
+std::string error_of(F&& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace tilefold
