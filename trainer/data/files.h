@@ -1,0 +1,25 @@
+// The files of a stream, read and checked, and the vocabulary they share.
+#pragma once
+
+#include <memory>
+
+#include "trainer/config.h"
+#include "trainer/data/token_source.h"
+#include "trainer/data/vocabulary.h"
+
+namespace tilefold {
+
+struct TokenFiles {
+  Vocabulary vocabulary;
+  std::shared_ptr<const TokenSource> train;
+  std::shared_ptr<const TokenSource> validation;  // of data.val_path; null without it
+};
+
+// data.kind text: bytes, or the characters of path and val_path together.
+TokenFiles open_text(const DataConfig& data);
+
+// data.kind tokens. The vocabulary has model.vocab ids, or as many as the largest id asks for where
+// that is 0. Every id is looked at: Error names the file and position of one outside.
+TokenFiles open_tokens(const Config& config);
+
+}  // namespace tilefold
