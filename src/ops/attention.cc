@@ -125,6 +125,16 @@ void check_apart(std::span<const Named> written, std::span<const Named> read) {
   }
 }
 
+void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t d) {
+  if (d < 1 || d > kMaxHeadWidth)
+    refuse("q has head width d = ", d, "; allowed: 1 to ", kMaxHeadWidth);
+  if (heads < 1) refuse("q has ", heads, " heads; allowed: 1 or more");
+  if (kv_heads < 1) refuse("k has ", kv_heads, " heads; allowed: 1 or more");
+  if (heads % kv_heads != 0)
+    refuse("q has ", heads, " heads and k has ", kv_heads,
+           "; allowed: a number of query heads that kv heads divide");
+}
+
 void check_query_key_value(const Named& q, const Named& k, const Named& v,
                            const DeviceInfo& device) {
   for (const Named* x : {&q, &k, &v})
@@ -144,13 +154,7 @@ void check_query_key_value(const Named& q, const Named& k, const Named& v,
     for (const Named* x : {&q, &k, &v})
       if (x->tensor.shape[i] < 0)
         refuse(x->name, " has shape ", x->tensor.shape.text(), "; allowed: sizes of 0 and above");
-  if (sq[3] < 1 || sq[3] > kMaxHeadWidth)
-    refuse("q has head width d = ", sq[3], "; allowed: 1 to ", kMaxHeadWidth);
-  if (sq[2] < 1) refuse("q has ", sq[2], " heads; allowed: 1 or more");
-  if (sk[2] < 1) refuse("k has ", sk[2], " heads; allowed: 1 or more");
-  if (sq[2] % sk[2] != 0)
-    refuse("q has ", sq[2], " heads and k has ", sk[2],
-           "; allowed: a number of query heads that kv heads divide");
+  check_heads(sq[2], sk[2], sq[3]);
   check_shape(k, {sq[0], sk[1], sk[2], sq[3]}, "with q's batch and head width");
   check_shape(v, sk, "k's");
   for (const Named* x : {&q, &k, &v}) check_input(*x, q);
@@ -242,6 +246,7 @@ void check_workspace(std::span<std::byte> workspace, std::int64_t needed) {
 }  // namespace
 
 std::int64_t attention_workspace(const AttentionProblem& problem, const DeviceInfo& device) {
+  check_heads(problem.heads, problem.kv_heads, problem.d);
   return select_attention(problem, device).workspace_bytes;
 }
 

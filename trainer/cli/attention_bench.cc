@@ -1,0 +1,169 @@
+// `tilefold attention bench`: time beside predicted and achieved flops and bytes.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "ops/ops.h"
+#include "trainer/cli/attention.h"
+#include "trainer/cli/device_array.h"
+
+namespace tilefold {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct Timing {
+  double median = 0, fastest = 0;  // seconds
+  int runs = 0;
+};
+
+// Runs `work` once to warm up, then until `seconds` are spent, three times at least.
+template <class Work>
+Timing measure(double seconds, Work&& work) {
+  work();
+  std::vector<double> times;
+  const Clock::time_point start = Clock::now();
+  do {
+    const Clock::time_point begin = Clock::now();
+    work();
+    times.push_back(seconds_since(begin));
+  } while (times.size() < 3 || seconds_since(start) < seconds);
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times[0], static_cast<int>(times.size())};
+}
+
+std::vector<float> random_values(const Shape& shape, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+void print_header(bool csv) {
+  if (csv)
+    std::puts(
+        "strategy,dtype,batch,heads,kv_heads,seq_q,seq_k,d,causal,window_left,window_right,pass,"
+        "threads,runs,ms,fastest_ms,predicted_gflop,achieved_gflops,predicted_mb,achieved_gbs,"
+        "workspace_bytes");
+  else
+    std::printf("%-8s %-5s %-12s %13s %4s %-7s %-8s %10s %9s %9s %9s %9s %11s\n", "strategy",
+                "dtype", "batch x head", "seq", "d", "mask", "pass", "ms", "GFLOP", "GFLOP/s", "MB",
+                "GB/s", "workspace");
+}
+
+void print_row(const AttentionProblem& p, const AttentionChoice& choice, int threads,
+               const Timing& t, bool csv) {
+  const Cost cost = attention_cost(p, choice.strategy);
+  const char* pass = p.backward ? "backward" : "forward";
+  const std::string strategy(name_of(choice.strategy)), dtype(name_of(p.dtype));
+  const auto wide = [](std::int64_t x) { return static_cast<long long>(x); };
+  if (csv) {
+    std::printf(
+        "%s,%s,%lld,%lld,%lld,%lld,%lld,%lld,%d,%lld,%lld,%s,%d,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%"
+        "lld\n",
+        strategy.c_str(), dtype.c_str(), wide(p.batch), wide(p.heads), wide(p.kv_heads),
+        wide(p.seq_q), wide(p.seq_k), wide(p.d), p.options.causal ? 1 : 0,
+        wide(p.options.window_left), wide(p.options.window_right), pass, threads, t.runs,
+        t.median * 1e3, t.fastest * 1e3, cost.flops / 1e9, cost.flops / t.median / 1e9,
+        cost.bytes / 1e6, cost.bytes / t.median / 1e9, wide(choice.workspace_bytes));
+    std::fflush(stdout);
+    return;
+  }
+  const bool window = p.options.window_left >= 0 || p.options.window_right >= 0;
+  std::string heads = str(p.batch, " x ", p.heads);
+  if (p.kv_heads != p.heads) heads += str("/", p.kv_heads);
+  std::printf("%-8s %-5s %-12s %13s %4lld %-7s %-8s %10.3f %9.4g %9.4g %9.4g %9.3g %11lld\n",
+              strategy.c_str(), dtype.c_str(), heads.c_str(), str(p.seq_q, "x", p.seq_k).c_str(),
+              wide(p.d),
+              window             ? "window"
+              : p.options.causal ? "causal"
+                                 : "full",
+              pass, t.median * 1e3, cost.flops / 1e9, cost.flops / t.median / 1e9, cost.bytes / 1e6,
+              cost.bytes / t.median / 1e9, wide(choice.workspace_bytes));
+  std::fflush(stdout);
+}
+
+// One shape: forward, then backward on its results.
+void bench_problem(Context ctx, AttentionProblem p, const AttentionBenchSettings& settings) {
+  const DeviceInfo& info = ctx.device.info();
+  const Shape qs{p.batch, p.seq_q, p.heads, p.d}, ks{p.batch, p.seq_k, p.kv_heads, p.d};
+  const Shape rows{p.batch, p.heads, p.seq_q};
+  const auto input = [&](const Shape& shape, std::uint32_t seed) {
+    return DeviceArray(ctx, p.dtype, shape, random_values(shape, seed));
+  };
+  const DeviceArray q = input(qs, 1), k = input(ks, 2), v = input(ks, 3), o(ctx, p.dtype, qs);
+  const DeviceArray m(ctx, DType::f32, rows), l(ctx, DType::f32, rows);
+  const auto workspace_of = [&] {
+    return DeviceArray(ctx, DType::u8, {ops::attention_workspace(p, info)});
+  };
+  const auto bytes_of = [](const DeviceArray& x) {
+    return std::span(static_cast<std::byte*>(x.view().data),
+                     static_cast<std::size_t>(x.view().bytes()));
+  };
+
+  AttentionForward forward;
+  forward.q = q.view(), forward.k = k.view(), forward.v = v.view();
+  forward.o = o.view(), forward.m = m.view(), forward.l = l.view();
+  forward.options = p.options;
+  const DeviceArray workspace = workspace_of();
+  forward.workspace = bytes_of(workspace);
+  const Timing there = measure(settings.seconds, [&] {
+    ops::attention_forward(ctx, forward);
+    ctx.stream.synchronize();
+  });
+  print_row(p, select_attention(p, info), info.processors, there, settings.csv);
+  if (settings.forward_only) return;
+
+  p.backward = true;
+  const DeviceArray d_o = input(qs, 4), dq(ctx, p.dtype, qs), dk(ctx, p.dtype, ks),
+                    dv(ctx, p.dtype, ks);
+  AttentionBackward backward;
+  backward.q = forward.q, backward.k = forward.k, backward.v = forward.v;
+  backward.o = o.view(), backward.m = m.view(), backward.l = l.view(), backward.d_o = d_o.view();
+  backward.dq = dq.view(), backward.dk = dk.view(), backward.dv = dv.view();
+  backward.options = p.options;
+  const DeviceArray more = workspace_of();
+  backward.workspace = bytes_of(more);
+  const Timing back = measure(settings.seconds, [&] {
+    ops::attention_backward(ctx, backward);
+    ctx.stream.synchronize();
+  });
+  print_row(p, select_attention(p, info), info.processors, back, settings.csv);
+}
+
+}  // namespace
+
+void attention_bench(const AttentionBenchSettings& settings) {
+  const std::unique_ptr<Device> device = open_device(settings.device, 0, settings.threads);
+  const std::unique_ptr<Stream> stream = device->make_stream();
+  if (!settings.csv) std::printf("%s\n", device->info().name.c_str());
+  print_header(settings.csv);
+  for (const std::string& dtype : settings.dtype)
+    for (std::int64_t d : settings.d)
+      for (int causal : settings.causal)
+        for (std::int64_t seq : settings.seq)
+          for (const std::string& strategy : settings.strategy) {
+            AttentionProblem p;
+            p.batch = settings.batch;
+            p.heads = settings.heads;
+            p.kv_heads = settings.kv_heads > 0 ? settings.kv_heads : settings.heads;
+            p.seq_q = p.max_seq_q = seq;
+            p.seq_k = p.max_seq_k = settings.seq_k > 0 ? settings.seq_k : seq;
+            p.d = d;
+            p.dtype = parse_dtype(dtype);
+            p.options.causal = causal != 0;
+            p.options.window_left = settings.window[0];
+            p.options.window_right = settings.window[1];
+            p.options.strategy = parse_attention_strategy(strategy);
+            bench_problem({*device, *stream}, p, settings);
+          }
+}
+
+}  // namespace tilefold
