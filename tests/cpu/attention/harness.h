@@ -10,36 +10,18 @@
 // workspace start as NaN.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/tensor.h"
 #include "contract/attention.h"
 #include "device/device.h"
+#include "tests/cpu/attention/poisoned_array.h"
 
 namespace tilefold::test {
-
-enum class Layout : std::uint8_t {
-  dense,        // [batch, seq, heads, d]
-  padded,       // the same with gaps after rows of every dimension, from an odd address
-  heads_outer,  // [batch, heads, seq, d + 1]
-};
-
-// An array of rank 4 in poisoned memory.
-class Array {
- public:
-  Array(DType dtype, const Shape& shape, Layout layout);
-  Tensor view() { return view_; }
-  void set(const std::vector<double>& dense);  // row-major
-  std::vector<double> get() const;             // row-major
-  bool surroundings_untouched() const;
-
- private:
-  std::vector<std::uint64_t> memory_;
-  std::int64_t elements_ = 0;
-  Tensor view_;
-};
 
 struct Problem {
   std::int64_t batch = 1, seq_q = 1, seq_k = 1, heads = 1, kv_heads = 1, d = 8;
@@ -68,7 +50,6 @@ struct Outputs {
   std::vector<double> lse() const;
 };
 
-double rounded(double x, DType dtype);
 // Independent normal values.
 Inputs normal_inputs(const Problem& problem, std::uint64_t seed, double factor = 1);
 // Rounds in place.
@@ -86,6 +67,7 @@ Outputs run(Context ctx, const Problem& problem, const Inputs& inputs,
 // What rule 10 compares with.
 struct Expected {
   Outputs exact, plain, size;
+  std::array<double, 4> plain_error{};  // largest of o, dq, dk, dv
 };
 Expected expect_outputs(const Problem& problem, const Inputs& inputs, Passes passes = Passes::both);
 

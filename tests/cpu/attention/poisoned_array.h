@@ -1,0 +1,37 @@
+// An array in memory full of NaN: in the gaps between its rows, before and after it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/tensor.h"
+
+namespace tilefold::test {
+
+constexpr unsigned char kPoison = 0xff;  // all ones is a NaN in every float type
+
+// x as the dtype stores it.
+double rounded(double x, DType dtype);
+
+enum class Layout : std::uint8_t {
+  dense,        // [batch, seq, heads, d]
+  padded,       // the same with gaps after rows of every dimension, from an odd address
+  heads_outer,  // [batch, heads, seq, d + 1]
+};
+
+// Rank 4.
+class Array {
+ public:
+  Array(DType dtype, const Shape& shape, Layout layout);
+  Tensor view() { return view_; }
+  void set(const std::vector<double>& dense);  // row-major
+  std::vector<double> get() const;             // row-major
+  bool surroundings_untouched() const;
+
+ private:
+  std::vector<std::uint64_t> memory_;
+  std::int64_t elements_ = 0;
+  Tensor view_;
+};
+
+}  // namespace tilefold::test
