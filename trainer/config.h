@@ -118,4 +118,7 @@ std::string to_yaml(const Config& config);
 // Every key: type, default, allowed, meaning.
 std::string config_help();
 
+// "24GB" (1e9), "2GiB" (2^30), "512MiB", plain bytes. Throws UsageError that begins with `what`.
+std::int64_t parse_bytes(const std::string& text, const std::string& what);
+
 }  // namespace tilefold
