@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -160,11 +161,11 @@ YamlNode parse_yaml(const std::string& text, const std::string& origin) {
 }
 
 std::string read_text(const std::string& path) {
+  std::error_code ignored;
   std::ifstream in(path, std::ios::binary);
-  if (!in.good()) throw UsageError(str(path, ": the file cannot be read (missing, or no permission)"));
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) throw UsageError(str(path, ": the file cannot be read (is it a directory?)"));
-  return text;
+  if (std::filesystem::is_directory(path, ignored) || !in.good())
+    throw UsageError(str(path, ": the file cannot be read (missing, no permission, or no file)"));
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::optional<double> parse_number(std::string_view text) {
@@ -181,7 +182,7 @@ std::optional<double> parse_number(std::string_view text) {
 std::optional<std::int64_t> parse_integer(std::string_view text) {
   std::string_view digits = text;
   if (!digits.empty() && digits[0] == '+') digits.remove_prefix(1);
-  if (digits.empty() || digits[0] == '+') return {};
+  if (digits.empty() || (digits[0] == '-' && text[0] == '+')) return {};
   std::int64_t value = 0;
   const char* end = digits.data() + digits.size();
   const auto result = std::from_chars(digits.data(), end, value, 10);
