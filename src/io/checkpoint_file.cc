@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 
 #include "io/atomic_file.h"
 #include "io/checksum.h"
+#include "io/input_file.h"
 
 namespace tilefold {
 namespace {
@@ -45,41 +45,9 @@ Trailer make_trailer(std::uint64_t bytes, std::uint64_t hash) {
   return trailer;
 }
 
-// A file open for reading, closed at the end of the block.
-class InputFile {
- public:
-  explicit InputFile(const std::string& path) : path_(path) {
-    file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    require(file_ >= 0, "cannot read ", path, ": ", std::strerror(errno));
-    struct stat status {};
-    if (fstat(file_, &status) == 0 && S_ISREG(status.st_mode)) size_ = status.st_size;
-  }
-  ~InputFile() { close(file_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  std::int64_t size() const { return size_; }  // -1: not a regular file
-  void read(std::int64_t offset, std::span<std::byte> into) const {
-    while (!into.empty()) {
-      const ssize_t n = pread(file_, into.data(), into.size(), offset);
-      if (n < 0 && errno == EINTR) continue;
-      require(n > 0, "cannot read ", path_, " at byte ", offset, ": ",
-              n < 0 ? std::strerror(errno) : "the file became shorter");
-      into = into.subspan(static_cast<std::size_t>(n));
-      offset += n;
-    }
-  }
-
- private:
-  const std::string& path_;
-  int file_ = -1;
-  std::int64_t size_ = -1;
-};
-
 // `path` for messages; `file` is what is read.
 void verify_whole(const std::string& path, const std::string& file_path) {
   const InputFile file(file_path);
-  require(file.size() >= 0, "cannot read ", path, ": not a regular file");
   require(file.size() > kTrailerBytes, "cannot read ", path,
           ": no whole checkpoint (expected more than ", kTrailerBytes, " bytes, found ",
           file.size(), ")");

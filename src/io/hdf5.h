@@ -36,6 +36,12 @@ struct Hdf5Info {
   std::int64_t bytes() const { return shape.numel() * size_of(dtype); }
 };
 
+struct Hdf5Integers {
+  std::int64_t size = 0;  // bytes of an element: 1, 2, 4 or 8
+  bool is_signed = false;
+  std::int64_t count = 0;
+};
+
 // checked: the caller has compared the file's bytes with a checksum.
 enum class Hdf5Trust : std::uint8_t { foreign, checked };
 
@@ -63,8 +69,8 @@ class Hdf5Reader {
   // bits, widened. Error when a value does not fit.
   void read_integers(const std::string& name, std::int64_t first,
                      std::span<std::int64_t> into) const;
-  // Elements of a one-dimensional array of any integer type.
-  std::int64_t integer_count(const std::string& name) const;
+  // Element type and number of a one-dimensional array of integers.
+  Hdf5Integers integers(const std::string& name) const;
   // Where the array lies in the file, if it lies there in one piece in this machine's byte order.
   std::optional<std::int64_t> offset(const std::string& name) const;
 

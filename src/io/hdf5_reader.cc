@@ -1,16 +1,11 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <limits>
 
 #include "io/hdf5.h"
 #include "io/hdf5_probe.h"
 #include "io/hdf5_source.h"
+#include "io/input_file.h"
 
 namespace tilefold {
 namespace {
@@ -34,22 +29,16 @@ std::optional<std::int64_t> recorded_size(const std::array<unsigned char, 64>& h
 
 // Everything that can be told without libhdf5; the file's size.
 std::int64_t check_file(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  require(file >= 0, "cannot read ", path, ": ", std::strerror(errno));
-  struct stat status {};
-  const bool known = fstat(file, &status) == 0;
+  const InputFile file(path);
   std::array<unsigned char, 64> head{};
-  const ssize_t got = known && S_ISREG(status.st_mode) ? pread(file, head.data(), 64, 0) : 0;
-  close(file);
-  require(known && S_ISREG(status.st_mode), "cannot read ", path, ": not a regular file");
-  const auto size = static_cast<std::int64_t>(status.st_size);
-  require(got == 64, "cannot read ", path, ": not an HDF5 file (expected at least 96 bytes, found ",
-          size, ")");
+  require(file.size() >= 64, "cannot read ", path,
+          ": not an HDF5 file (expected at least 96 bytes, found ", file.size(), ")");
+  file.read(0, std::as_writable_bytes(std::span(head)));
   const auto recorded = recorded_size(head);
   require(recorded.has_value(), "cannot read ", path, ": not an HDF5 file (no signature)");
-  require(*recorded >= 64 && *recorded <= size, "cannot read ", path, ": cut or damaged (expected ",
-          *recorded, " bytes, found ", size, ")");
-  return size;
+  require(*recorded >= 64 && *recorded <= file.size(), "cannot read ", path,
+          ": cut or damaged (expected ", *recorded, " bytes, found ", file.size(), ")");
+  return file.size();
 }
 
 bool is_float(hid_t type, std::size_t size) {
@@ -148,18 +137,20 @@ std::string Hdf5Reader::text(const std::string& name) const {
   return file_->read_text(set, name);
 }
 
-std::int64_t Hdf5Reader::integer_count(const std::string& name) const {
+Hdf5Integers Hdf5Reader::integers(const std::string& name) const {
   const Hdf5Id set = file_->open_set(name);
   const Hdf5Id type = file_->checked(H5Dget_type(set), H5Tclose, name);
-  file_->check(integer_type(type).has_value(), name, ": not an array of integers");
+  const auto integer = integer_type(type);
+  file_->check(integer.has_value(), name, ": not an array of integers");
   const Shape shape = file_->shape_of(set, name);
   file_->check(shape.rank == 1, name, ": has ", shape.rank, " dimensions, needed 1");
-  return shape[0];
+  return {integer->size, integer->is_signed, shape[0]};
 }
 
 void Hdf5Reader::read_integers(const std::string& name, std::int64_t first,
                                std::span<std::int64_t> into) const {
-  const std::int64_t size = integer_count(name);
+  const Hdf5Integers integers = this->integers(name);
+  const std::int64_t size = integers.count;
   const auto count = static_cast<std::int64_t>(into.size());
   file_->check(first >= 0 && first <= size && count <= size - first, name, ": has ", size,
                " elements, needed ", first, " .. ", first + count);
@@ -169,10 +160,8 @@ void Hdf5Reader::read_integers(const std::string& name, std::int64_t first,
   const hsize_t start = static_cast<hsize_t>(first), length = static_cast<hsize_t>(count);
   H5Sselect_hyperslab(space, H5S_SELECT_SET, &start, nullptr, &length, nullptr);
   const Hdf5Id memory = file_->checked(H5Screate_simple(1, &length, nullptr), H5Sclose, name);
-  const Hdf5Id type = file_->checked(H5Dget_type(set), H5Tclose, name);
   // libhdf5 would clamp what does not fit; only an unsigned 64-bit value can, read as such.
-  const Hdf5IntegerType integer = *integer_type(type);
-  const bool wide = integer.size == 8 && !integer.is_signed;
+  const bool wide = integers.size == 8 && !integers.is_signed;
   if (H5Dread(set, wide ? H5T_NATIVE_UINT64 : H5T_NATIVE_INT64, memory, space, H5P_DEFAULT,
               into.data()) < 0)
     file_->check(false, name, ": damaged: ", hdf5_reason());
@@ -184,8 +173,10 @@ void Hdf5Reader::read_integers(const std::string& name, std::int64_t first,
 std::optional<std::int64_t> Hdf5Reader::offset(const std::string& name) const {
   const Hdf5Id set = file_->open_set(name);
   const Hdf5Id type = file_->checked(H5Dget_type(set), H5Tclose, name);
-  if (H5Tget_order(type) != H5Tget_order(H5T_NATIVE_INT) && H5Tget_size(type) > 1)
-    return std::nullopt;
+  const std::size_t size = H5Tget_size(type);
+  const bool plain = H5Tget_precision(type) == 8 * size &&
+                     (size == 1 || H5Tget_order(type) == H5Tget_order(H5T_NATIVE_INT));
+  if (!plain) return std::nullopt;
   file_->shape_of(set, name);  // throws unless wholly stored
   const haddr_t at = H5Dget_offset(set);
   if (at == HADDR_UNDEF) return std::nullopt;

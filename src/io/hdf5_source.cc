@@ -124,7 +124,11 @@ void Hdf5Source::refuse_unsafe(hid_t set, const std::string& name) const {
 }
 
 Hdf5Id Hdf5Source::open_set(const std::string& name) const {
-  check(std::binary_search(names.begin(), names.end(), name), "no array named ", name);
+  if (!std::binary_search(names.begin(), names.end(), name)) {
+    std::string all;
+    for (std::size_t i = 0; i < names.size() && i < 8; ++i) all += (i ? ", " : "") + names[i];
+    check(false, "no array named ", name, " (it has: ", all, names.size() > 8 ? ", ...)" : ")");
+  }
   return checked(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose, name);
 }
 

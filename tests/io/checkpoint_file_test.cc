@@ -144,25 +144,6 @@ TEST_CASE("a file of zeros, another HDF5 file, a directory and a missing file ar
         std::string::npos);
 }
 
-// Runs `work` in a child process; its exit status, or -signal.
-template <class F>
-int in_child(F&& work) {
-  const pid_t child = fork();
-  if (child == 0) {
-    try {
-      work();
-    } catch (const Error&) {
-      _exit(3);
-    } catch (...) {
-      _exit(4);
-    }
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 TEST_CASE("a save that hits a size limit fails with an Error and keeps the old file") {
   const Scratch scratch;
   const std::string path = scratch.path("step-1.h5");

@@ -1,6 +1,7 @@
 // A directory for one test case, removed after it.
 #pragma once
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -49,6 +50,25 @@ std::string error_of(F&& run) {
     return error.what();
   }
   return "";
+}
+
+// Runs `work` in a child process: 0, 3 for an Error, 4 for another exception, or -signal.
+template <class F>
+int in_child(F&& work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      work();
+    } catch (const Error&) {
+      _exit(3);
+    } catch (...) {
+      _exit(4);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 }  // namespace tilefold
