@@ -35,7 +35,7 @@ struct Simd {
 
   static V load(const Real* p) { return *reinterpret_cast<const Unaligned*>(p); }
   static void store(Real* p, V x) { *reinterpret_cast<Unaligned*>(p) = x; }
-  static V all(Real x) { return V{} + x; }
+  static V all(Real x) { return x - V{}; }  // 0 + x would cost an addition: it changes -0
   static V max(V a, V b) { return a > b ? a : b; }  // b where either is NaN
   static V min(V a, V b) { return a < b ? a : b; }
 };
