@@ -56,6 +56,7 @@ struct DataConfig {
   double val_fraction = 0.1;               // of path, without val_path
   TextUnit unit = TextUnit::bytes;         // text
   std::string dataset = "tokens";          // tokens, HDF5: name of the data set
+  std::int64_t vocab = 0;                  // tokens: ids of the tokenizer; 0: model.vocab, or the file's
   std::int64_t end_of_document = -1;       // token id that ends a document; -1: one stream
   std::int64_t symbols = 32;               // copy, recall: symbols drawn from
   std::int64_t pairs = 8;                  // recall: key-value pairs

@@ -250,13 +250,15 @@ std::vector<ConfigKey> data_keys() {
                                        {"characters", TextUnit::characters}},
            "text: what a token is"),
       text("data", "dataset", At{data, &D::dataset}, "a name", "tokens from HDF5: the data set"),
+      integer("data", "vocab", At{data, &D::vocab}, 0, 1 << 30,
+              "tokens: ids of the tokenizer, others are refused; 0: model.vocab, or what the file has"),
       integer("data", "end_of_document", At{data, &D::end_of_document}, -1, kMost,
               "token id that ends a document: attention and targets stay inside; -1: one stream"),
       integer("data", "symbols", At{data, &D::symbols}, 1, 1 << 30, "copy, recall: drawn from"),
       integer("data", "pairs", At{data, &D::pairs}, 1, 1 << 30, "recall: key-value pairs"),
       integer("data", "filler", At{data, &D::filler}, 0, std::int64_t{1} << 32,
               "recall: tokens between the pairs and the questions"),
-      integer("data", "samples", At{data, &D::samples}, 0, kMost,
+      integer("data", "samples", At{data, &D::samples}, 0, std::int64_t{1} << 62,
               "copy, recall: samples an epoch; 0: never the same twice"),
   };
 }

@@ -18,8 +18,9 @@ struct TokenFiles {
 // data.kind text: bytes, or the characters of path and val_path together.
 TokenFiles open_text(const DataConfig& data);
 
-// data.kind tokens. The vocabulary has model.vocab ids, or as many as the largest id asks for where
-// that is 0. Every id is looked at: Error names the file and position of one outside.
+// data.kind tokens. The vocabulary has data.vocab ids, or model.vocab where that is 0, or as many as
+// the largest id asks for where both are. Every id is looked at: Error names the file and position of
+// one outside, ids that only pad the model's vocabulary among them.
 TokenFiles open_tokens(const Config& config);
 
 }  // namespace tilefold

@@ -37,7 +37,7 @@ TokenFiles open_tokens(const Config& config) {
   files.emplace_back(config.data.path, config.data.dataset);
   if (!config.data.val_path.empty()) files.emplace_back(config.data.val_path, config.data.dataset);
 
-  std::int64_t vocab = config.model.vocab;
+  std::int64_t vocab = config.data.vocab > 0 ? config.data.vocab : config.model.vocab;
   if (vocab > 0)
     for (const TokenFile& file : files) check_all(file, vocab);
   else
