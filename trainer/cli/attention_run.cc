@@ -39,7 +39,7 @@ std::vector<float> read_array(const Hdf5Reader& in, const std::string& name, Sha
 
 std::vector<std::int64_t> read_offsets(const Hdf5Reader& in, const std::string& name,
                                        std::int64_t rows) {
-  std::vector<std::int64_t> x(static_cast<std::size_t>(in.integer_count(name)));
+  std::vector<std::int64_t> x(static_cast<std::size_t>(in.integers(name).count));
   in.read_integers(name, 0, x);
   require(!x.empty() && x.front() == 0 && x.back() <= rows && std::is_sorted(x.begin(), x.end()),
           in.path(), ": array '", name,
