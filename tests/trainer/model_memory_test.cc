@@ -198,6 +198,45 @@ TEST_CASE("gradients and losses accumulate over micro-batches, layers finish dow
   CHECK(error < 1e-12);
 }
 
+TEST_CASE("micro-batches draw the dropout of their place in the global batch") {
+  CaseHarness h(kCases[4]);
+  const double whole = h.train();
+  const std::vector<double> gradients = h.gradients();
+  h.zero();
+  for (std::int64_t sample = 0; sample < 2; ++sample) {
+    Batch b = h.put(h.model.train_inputs(), 2);
+    b.samples = 1;
+    for (ConstTensor* t : {&b.tokens, &b.targets, &b.positions})
+      *t = t->sliced(0, sample * b.seq, b.seq);
+    h.state.first_sample += sample;
+    h.model.train_step(h.context(), *h.arena, b, &h.state, [](int) {});
+  }
+  CHECK(h.values(h.model.train_loss_sum())[0] == Approx(whole).epsilon(1e-14));
+  const std::vector<double> sum = h.gradients();
+  double error = 0;
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    error = std::max(error, std::abs(sum[i] - gradients[i]));
+  CHECK(error < 1e-12);
+  h.state.first_sample += 1;
+  CHECK(std::abs(h.train() - whole) > 1e-6);
+}
+
+TEST_CASE("the same bits with any number of threads") {
+  for (const Case& c : kCases) {
+    INFO(c.name);
+    Options options = options_of(c, Watch::off);
+    options.threads = 1;
+    Harness one(config_of(c), options);
+    options.threads = 3;
+    Harness three(config_of(c), options);
+    one.randomize();
+    three.randomize();
+    CHECK(one.train() == three.train());
+    CHECK(one.gradients() == three.gradients());
+    CHECK(one.evaluate() == three.evaluate());
+  }
+}
+
 TEST_CASE("generation with the cache is what recomputing the whole prefix gives") {
   for (ModelStyle style : {ModelStyle::llama, ModelStyle::gpt2})
     for (std::int64_t window : {-1, 2})

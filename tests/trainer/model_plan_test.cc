@@ -1,6 +1,7 @@
 // What the plan says of a model: figures that can be worked out by hand, and the first weights.
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "tests/catch.h"
 #include "tests/trainer/model_harness.h"
@@ -143,6 +144,7 @@ TEST_CASE("first weights: deviations, ones, zeros; the same whatever the dtype a
     const double deviation = residual ? 0.02 / std::sqrt(4.0) : 0.02;
     CHECK(std::sqrt(squares / n) == Approx(deviation).epsilon(5 / std::sqrt(n)));
     CHECK(std::abs(sum / n) < 5 * deviation / std::sqrt(n));
+    CHECK(std::set<double>(values.begin(), values.end()).size() > 0.99 * n);  // none drawn twice
   }
   Harness again(config, one);
   const auto first = h.values(h.model.parameters()[0].master);
