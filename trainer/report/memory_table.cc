@@ -59,7 +59,7 @@ void add_tensors(std::string& text, const std::vector<LayerRow>& rows,
     if (saved == 0 && (naive == nullptr || naive->of(Kind::saved) == 0)) continue;
     add(text, "  %-67s %16s %10s", "saved for backward", digits(saved).c_str(),
         human_bytes(saved).c_str());
-    if (naive != nullptr)
+    if (naive != nullptr && naive->of(Kind::saved) != saved)
       add(text, "; with naive attention %s", human_bytes(naive->of(Kind::saved)).c_str());
     text += "\n";
   }
