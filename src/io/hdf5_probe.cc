@@ -19,14 +19,16 @@
 namespace tilefold {
 namespace {
 
-// The child goes with its parent, and by itself soon after its time, whatever libhdf5 does.
-void set_up_child(double seconds) {
+// The child goes with its parent, and by itself after its time, whatever libhdf5 does.
+void set_up_child(int cpu_seconds) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL, SIGALRM, SIGINT, SIGTERM})
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL, SIGXCPU, SIGINT, SIGTERM})
     signal(number, SIG_DFL);
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
-  alarm(static_cast<unsigned>(seconds) + 5);
+  const auto limit = static_cast<rlim_t>(cpu_seconds);
+  const rlimit time{limit, limit + 1};
+  setrlimit(RLIMIT_CPU, &time);
 }
 
 // The child's message up to its end, or until the time is over.
@@ -51,12 +53,12 @@ std::string read_message(int pipe, double seconds, bool& in_time) {
 
 }  // namespace
 
-void run_in_child(const std::string& path, double seconds, FunctionRef<void()> look) {
+void run_in_child(const std::string& path, int cpu_seconds, FunctionRef<void()> look) {
   int ends[2];
   require(pipe2(ends, O_CLOEXEC) == 0, "cannot read ", path, ": pipe: ", std::strerror(errno));
   const pid_t child = fork();
   if (child == 0) {
-    set_up_child(seconds);
+    set_up_child(cpu_seconds);
     int status = 0;
     std::string message;
     try {
@@ -71,15 +73,16 @@ void run_in_child(const std::string& path, double seconds, FunctionRef<void()> l
   close(ends[1]);
   bool in_time = true;
   std::string message;
-  if (child > 0) message = read_message(ends[0], seconds, in_time);
+  if (child > 0) message = read_message(ends[0], 100.0 * cpu_seconds, in_time);
   close(ends[0]);
   require(child > 0, "cannot read ", path, ": fork: ", std::strerror(errno));
   if (!in_time) kill(child, SIGKILL);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  require(in_time, "cannot read ", path, ": damaged HDF5 file (libhdf5 did not finish within ",
-          seconds, " s)");
+  const bool out_of_time = !in_time || (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU);
+  require(!out_of_time, "cannot read ", path,
+          ": damaged HDF5 file (libhdf5 did not finish with it in a child process)");
   require(WIFEXITED(status), "cannot read ", path,
           ": damaged HDF5 file (libhdf5 crashed on it in a child process)");
   require(WEXITSTATUS(status) == 0, message);

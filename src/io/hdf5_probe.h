@@ -10,7 +10,8 @@
 namespace tilefold {
 
 // Runs `look` in a forked child; rethrows its Error, and throws Error naming `path` when the child
-// crashes or needs longer than `seconds`.
-void run_in_child(const std::string& path, double seconds, FunctionRef<void()> look);
+// crashes, computes for longer than `cpu_seconds`, or is not done after 100 times that (slow disks
+// are not damage).
+void run_in_child(const std::string& path, int cpu_seconds, FunctionRef<void()> look);
 
 }  // namespace tilefold

@@ -95,8 +95,9 @@ Hdf5Reader::Hdf5Reader(const std::string& path, Hdf5Trust trust) : file_(std::ma
   const std::int64_t size = check_file(path);
   file_->path = path;
   if (trust == Hdf5Trust::foreign) {
-    constexpr double kStart = 10, kBytesPerSecond = 2e7;  // slow disks are not damage
-    run_in_child(path, kStart + static_cast<double>(size) / kBytesPerSecond, [&] {
+    constexpr std::int64_t kSeconds = 2, kBytesPerSecond = 20'000'000;  // inflating is the slowest
+    const auto seconds = static_cast<int>(kSeconds + size / kBytesPerSecond);
+    run_in_child(path, seconds, [&] {
       file_->open();
       file_->go_through();
     });

@@ -73,7 +73,8 @@ TEST_CASE("deep nesting is an error, within a small stack") {
         if (!contains(error_of(text), "deep")) failed += open;
       }
     std::string indents;
-    for (int i = 0; i < 5000; ++i) indents += std::string(static_cast<std::size_t>(i), ' ') + "a:\n";
+    for (int i = 0; i < 5000; ++i)
+      indents += std::string(static_cast<std::size_t>(i), ' ') + "a:\n";
     if (!contains(error_of(indents), "deep")) failed += "indents";
     return &failed;
   };
@@ -99,7 +100,8 @@ TEST_CASE("numbers have one reading or none") {
   for (const char* text : {"0o10", "0x10", "1_000", "12:30", "yes", "", "+", "-", "1.5", "1e", "e4",
                            "9223372036854775808", "1e300", "+-3", "1 2"})
     CHECK_FALSE(parse_integer(text).has_value());
-  for (const char* text : {"0x10", "1_000", "12:30", "yes", ".inf", "inf", "nan", "-.", ".", "1e999"})
+  for (const char* text :
+       {"0x10", "1_000", "12:30", "yes", ".inf", "inf", "nan", "-.", ".", "1e999"})
     CHECK_FALSE(parse_number(text).has_value());
   CHECK(parse_truth("true") == true);
   CHECK_FALSE(parse_truth("yes").has_value());
