@@ -41,10 +41,14 @@ std::string nearest_key(const std::string& section, const std::string& name) {
 
 std::string shown(const YamlNode& node) {
   switch (node.type) {
-    case YamlNode::Type::null: return "nothing";
-    case YamlNode::Type::scalar: return node.text;
-    case YamlNode::Type::mapping: return "a mapping";
-    case YamlNode::Type::sequence: break;
+    case YamlNode::Type::null:
+      return "nothing";
+    case YamlNode::Type::scalar:
+      return node.text;
+    case YamlNode::Type::mapping:
+      return "a mapping";
+    case YamlNode::Type::sequence:
+      break;
   }
   std::string out = "[";
   for (const YamlNode& item : node.items) out += (out.size() > 1 ? ", " : "") + shown(item);
@@ -71,8 +75,10 @@ void read_key(Config& config, const std::string& section, const std::string& nam
 void read_tree(Config& config, const YamlNode& root, const std::string& origin) {
   if (root.type == YamlNode::Type::null) return;  // an empty file: all defaults
   if (root.type != YamlNode::Type::mapping)
-    throw UsageError(str(place(origin, root.line), ": a config is a mapping of sections, run: ... "
-                         "model: ...; found ", shown(root)));
+    throw UsageError(str(place(origin, root.line),
+                         ": a config is a mapping of sections, run: ... "
+                         "model: ...; found ",
+                         shown(root)));
   for (const YamlNode::Member& section : root.members) {
     const std::string at = place(origin, section.line);
     const auto& known = config_sections();
@@ -135,14 +141,14 @@ void check_model(const ModelConfig& m, const std::string& origin) {
                 "; rotary positions pair its columns, allowed: an even number");
   refuse_unless(!llama || m.dropout == 0, "model.dropout is ", m.dropout,
                 "; model.style llama has none, allowed: 0 (or style gpt2)");
-  refuse_unless(!llama || !m.bias, "model.bias is true; model.style llama has none, allowed: false "
+  refuse_unless(!llama || !m.bias,
+                "model.bias is true; model.style llama has none, allowed: false "
                 "(or style gpt2)");
   refuse_unless((m.dtype == DType::f64) == (m.residual_dtype == DType::f64), "model.dtype is ",
                 name_of(m.dtype), " and model.residual_dtype ", name_of(m.residual_dtype),
                 "; f64 goes with f64 only");
-  refuse_unless(m.dtype != DType::f32 || m.residual_dtype == DType::f32,
-                "model.residual_dtype is ", name_of(m.residual_dtype),
-                " and model.dtype f32; allowed: f32");
+  refuse_unless(m.dtype != DType::f32 || m.residual_dtype == DType::f32, "model.residual_dtype is ",
+                name_of(m.residual_dtype), " and model.dtype f32; allowed: f32");
 }
 
 void check(const Config& c, const std::string& origin) {
@@ -163,9 +169,10 @@ void check(const Config& c, const std::string& origin) {
   refuse_unless(!file || !c.data.path.empty(), "data.path is empty; data.kind ",
                 c.data.kind == DataKind::text ? "text" : "tokens",
                 " needs a file: set it, or give --set data.path=FILE");
-  refuse_unless(!c.parallel.shard_optimizer,
-                "parallel.shard_optimizer is true; every rank keeps the whole optimizer state on the "
-                "CPU, allowed: false");
+  refuse_unless(
+      !c.parallel.shard_optimizer,
+      "parallel.shard_optimizer is true; every rank keeps the whole optimizer state on the "
+      "CPU, allowed: false");
 }
 
 std::string type_and_default(const ConfigKey& key) {
@@ -203,8 +210,8 @@ std::string config_help() {
     out += str(out.empty() ? "" : "\n", section, ":  # ", about, "\n");
     for (const ConfigKey& key : config_keys()) {
       if (key.section != section) continue;
-      out += str("  ", key.name, ": ", type_and_default(key), "; allowed: ", key.allowed, "\n      ",
-                 key.meaning, "\n");
+      out += str("  ", key.name, ": ", type_and_default(key), "; allowed: ", key.allowed,
+                 "\n      ", key.meaning, "\n");
     }
   }
   return out + "\nAny key can be given on the command line: --set model.context=4096\n";
@@ -215,9 +222,16 @@ std::int64_t parse_bytes(const std::string& text, const std::string& what) {
     const char* name;
     double bytes;
   };
-  static constexpr std::array<Unit, 10> kUnits{{{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                                                {"TiB", 0x1p40}, {"KB", 1e3}, {"kB", 1e3},
-                                                {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}}};
+  static constexpr std::array<Unit, 10> kUnits{{{"KiB", 0x1p10},
+                                                {"MiB", 0x1p20},
+                                                {"GiB", 0x1p30},
+                                                {"TiB", 0x1p40},
+                                                {"KB", 1e3},
+                                                {"kB", 1e3},
+                                                {"MB", 1e6},
+                                                {"GB", 1e9},
+                                                {"TB", 1e12},
+                                                {"B", 1}}};
   std::string digits = text;
   double unit = 1;
   for (const Unit& u : kUnits) {
@@ -229,7 +243,8 @@ std::int64_t parse_bytes(const std::string& text, const std::string& what) {
   }
   const auto value = parse_number(digits);
   if (!value || *value <= 0 || *value * unit >= 0x1p62 || *value * unit < 1)
-    throw UsageError(str(what, " is ", text, "; allowed: a size above 0: 24GB, 2GiB, 512MiB, bytes"));
+    throw UsageError(
+        str(what, " is ", text, "; allowed: a size above 0: 24GB, 2GiB, 512MiB, bytes"));
   return static_cast<std::int64_t>(*value * unit);
 }
 

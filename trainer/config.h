@@ -18,10 +18,10 @@ enum class TextUnit : std::uint8_t { bytes, characters };
 
 struct RunConfig {
   std::string name = "run";
-  std::string out;             // default runs/NAME
+  std::string out;  // default runs/NAME
   std::int64_t seed = 1;
   std::string device = "auto";  // auto, cpu, cuda
-  std::int64_t threads = 0;    // CPU threads a rank; 0: all allowed cores, shared by local ranks
+  std::int64_t threads = 0;     // CPU threads a rank; 0: all allowed cores, shared by local ranks
 };
 
 struct ModelConfig {
@@ -32,12 +32,12 @@ struct ModelConfig {
   std::int64_t kv_heads = 0;   // 0: heads
   std::int64_t ffn_width = 0;  // 0: gpt2 4 width; llama 8/3 width, up to a multiple of 64
   std::int64_t context = 256;
-  std::int64_t vocab = 0;      // 0: what the data has
+  std::int64_t vocab = 0;  // 0: what the data has
   DType dtype = DType::f32;
   DType residual_dtype = DType::f32;
   bool tie_embeddings = true;
-  bool bias = false;           // of linear layers and layer norms (gpt2)
-  double dropout = 0;          // gpt2: embedding, residual and attention
+  bool bias = false;   // of linear layers and layer norms (gpt2)
+  double dropout = 0;  // gpt2: embedding, residual and attention
   double norm_eps = 1e-5;
   double rope_base = 10000;
 };
@@ -51,23 +51,23 @@ struct AttentionConfig {
 
 struct DataConfig {
   DataKind kind = DataKind::copy;
-  std::string path;                        // text, tokens
-  std::string val_path;                    // default: the tail of path
-  double val_fraction = 0.1;               // of path, without val_path
-  TextUnit unit = TextUnit::bytes;         // text
-  std::string dataset = "tokens";          // tokens, HDF5: name of the data set
-  std::int64_t vocab = 0;                  // tokens: ids of the tokenizer; 0: model.vocab, or the file's
-  std::int64_t end_of_document = -1;       // token id that ends a document; -1: one stream
-  std::int64_t symbols = 32;               // copy, recall: symbols drawn from
-  std::int64_t pairs = 8;                  // recall: key-value pairs
-  std::int64_t filler = 64;                // recall: tokens between pairs and questions
-  std::int64_t samples = 0;                // copy, recall: samples an epoch; 0: never repeats
+  std::string path;                   // text, tokens
+  std::string val_path;               // default: the tail of path
+  double val_fraction = 0.1;          // of path, without val_path
+  TextUnit unit = TextUnit::bytes;    // text
+  std::string dataset = "tokens";     // tokens, HDF5: name of the data set
+  std::int64_t vocab = 0;             // tokens: ids of the tokenizer; 0: model.vocab, or the file's
+  std::int64_t end_of_document = -1;  // token id that ends a document; -1: one stream
+  std::int64_t symbols = 32;          // copy, recall: symbols drawn from
+  std::int64_t pairs = 8;             // recall: key-value pairs
+  std::int64_t filler = 64;           // recall: tokens between pairs and questions
+  std::int64_t samples = 0;           // copy, recall: samples an epoch; 0: never repeats
 };
 
 struct TrainConfig {
   std::int64_t steps = 200;
-  std::int64_t global_batch = 8;   // sequences a step, over all ranks
-  std::int64_t micro_batch = 8;    // sequences a forward, each rank
+  std::int64_t global_batch = 8;  // sequences a step, over all ranks
+  std::int64_t micro_batch = 8;   // sequences a forward, each rank
   double lr = 1e-3;
   double min_lr = 1e-4;
   std::int64_t warmup_steps = 20;
@@ -75,21 +75,21 @@ struct TrainConfig {
   double beta1 = 0.9;
   double beta2 = 0.99;
   double eps = 1e-8;
-  double clip = 1.0;               // 0: none
-  std::int64_t eval_every = 50;    // steps; 0: only at the end
-  std::int64_t eval_samples = 0;   // sequences of the validation split; 0: all of it (synthetic: 64)
-  std::int64_t log_every = 1;      // steps between metrics lines
+  double clip = 1.0;              // 0: none
+  std::int64_t eval_every = 50;   // steps; 0: only at the end
+  std::int64_t eval_samples = 0;  // sequences of the validation split; 0: all of it (synthetic: 64)
+  std::int64_t log_every = 1;     // steps between metrics lines
 };
 
 struct MemoryConfig {
-  std::string policy = "all";      // what is saved for backward: all
-  std::int64_t limit = 0;          // bytes; 0 (auto): what is available
-  bool check = false;              // poison, guard zones and high-water marks (slow)
+  std::string policy = "all";  // what is saved for backward: all
+  std::int64_t limit = 0;      // bytes; 0 (auto): what is available
+  bool check = false;          // poison, guard zones and high-water marks (slow)
 };
 
 struct CheckpointConfig {
-  std::int64_t every = 100;        // steps; 0: only at the end
-  std::int64_t keep = 2;           // newest kept
+  std::int64_t every = 100;  // steps; 0: only at the end
+  std::int64_t keep = 2;     // newest kept
   bool row_constants = true;
 };
 
@@ -108,8 +108,9 @@ struct Config {
   ParallelConfig parallel;
 };
 
-// Reads a YAML file, applies --set overrides ("a.b=c") and checks everything; throws UsageError with
-// one line: file, line, key, value, what is allowed, and the nearest key where a key is unknown.
+// Reads a YAML file, applies --set overrides ("a.b=c") and checks everything; throws UsageError
+// with one line: file, line, key, value, what is allowed, and the nearest key where a key is
+// unknown.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides);
 // As load_config, from text (a checkpoint's).
 Config parse_config(const std::string& text, const std::string& origin,

@@ -50,7 +50,10 @@ At(Section Config::*, Field Section::*) -> At<Section, Field>;
 template <class Section>
 ConfigKey integer(std::string section, std::string name, At<Section, std::int64_t> at,
                   std::int64_t least, std::int64_t most, std::string meaning) {
-  return {std::move(section), std::move(name), "integer", range_text(least, most),
+  return {std::move(section),
+          std::move(name),
+          "integer",
+          range_text(least, most),
           std::move(meaning),
           [=](Config& c, const YamlNode& node) {
             const auto value = plain(node) ? parse_integer(node.text) : std::nullopt;
@@ -65,7 +68,10 @@ template <class Section>
 ConfigKey number(std::string section, std::string name, At<Section, double> at,
                  std::function<bool(double)> allowed, std::string allowed_text,
                  std::string meaning) {
-  return {std::move(section), std::move(name), "number", std::move(allowed_text),
+  return {std::move(section),
+          std::move(name),
+          "number",
+          std::move(allowed_text),
           std::move(meaning),
           [=](Config& c, const YamlNode& node) {
             const auto value = plain(node) ? parse_number(node.text) : std::nullopt;
@@ -78,7 +84,11 @@ ConfigKey number(std::string section, std::string name, At<Section, double> at,
 
 template <class Section>
 ConfigKey truth(std::string section, std::string name, At<Section, bool> at, std::string meaning) {
-  return {std::move(section), std::move(name), "true or false", "true, false", std::move(meaning),
+  return {std::move(section),
+          std::move(name),
+          "true or false",
+          "true, false",
+          std::move(meaning),
           [=](Config& c, const YamlNode& node) {
             const auto value = plain(node) ? parse_truth(node.text) : std::nullopt;
             if (value) at.in(c) = *value;
@@ -90,7 +100,11 @@ ConfigKey truth(std::string section, std::string name, At<Section, bool> at, std
 template <class Section>
 ConfigKey text(std::string section, std::string name, At<Section, std::string> at,
                std::string allowed, std::string meaning) {
-  return {std::move(section), std::move(name), "text", std::move(allowed), std::move(meaning),
+  return {std::move(section),
+          std::move(name),
+          "text",
+          std::move(allowed),
+          std::move(meaning),
           [=](Config& c, const YamlNode& node) {
             if (node.type != YamlNode::Type::scalar) return false;
             at.in(c) = node.text;
@@ -111,7 +125,11 @@ ConfigKey word(std::string section, std::string name, At<Section, Value> at,
                std::vector<Word<Value>> words, std::string meaning) {
   std::string allowed;
   for (const Word<Value>& w : words) allowed += (allowed.empty() ? "" : ", ") + std::string(w.name);
-  return {std::move(section), std::move(name), "word", std::move(allowed), std::move(meaning),
+  return {std::move(section),
+          std::move(name),
+          "word",
+          std::move(allowed),
+          std::move(meaning),
           [=](Config& c, const YamlNode& node) {
             for (const Word<Value>& w : words)
               if (node.type == YamlNode::Type::scalar && node.text == w.name) {
@@ -128,7 +146,10 @@ ConfigKey word(std::string section, std::string name, At<Section, Value> at,
 }
 
 ConfigKey window_key() {
-  return {"attention", "window", "two integers", "[left, 0], left -1 (no limit) or more",
+  return {"attention",
+          "window",
+          "two integers",
+          "[left, 0], left -1 (no limit) or more",
           "keys a query sees before itself; the right limit is 0, for the trainer is causal",
           [](Config& c, const YamlNode& node) {
             if (node.type != YamlNode::Type::sequence || node.items.size() != 2) return false;
@@ -144,7 +165,10 @@ ConfigKey window_key() {
 }
 
 ConfigKey limit_key() {
-  return {"memory", "limit", "size", "auto, or a size: 2GiB, 141GB, bytes",
+  return {"memory",
+          "limit",
+          "size",
+          "auto, or a size: 2GiB, 141GB, bytes",
           "a run whose plan is larger is refused at the start; auto: what is available",
           [](Config& c, const YamlNode& node) {
             if (node.type != YamlNode::Type::scalar) return false;
@@ -178,8 +202,8 @@ std::vector<ConfigKey> run_keys() {
 std::vector<ConfigKey> model_keys() {
   using M = ModelConfig;
   const auto model = &Config::model;
-  const std::vector<Word<DType>> types{{"f32", DType::f32}, {"bf16", DType::bf16},
-                                       {"f64", DType::f64}};
+  const std::vector<Word<DType>> types{
+      {"f32", DType::f32}, {"bf16", DType::bf16}, {"f64", DType::f64}};
   return {
       word("model", "style", At{model, &M::style},
            std::vector<Word<ModelStyle>>{{"llama", ModelStyle::llama}, {"gpt2", ModelStyle::gpt2}},
@@ -250,8 +274,9 @@ std::vector<ConfigKey> data_keys() {
                                        {"characters", TextUnit::characters}},
            "text: what a token is"),
       text("data", "dataset", At{data, &D::dataset}, "a name", "tokens from HDF5: the data set"),
-      integer("data", "vocab", At{data, &D::vocab}, 0, 1 << 30,
-              "tokens: ids of the tokenizer, others are refused; 0: model.vocab, or what the file has"),
+      integer(
+          "data", "vocab", At{data, &D::vocab}, 0, 1 << 30,
+          "tokens: ids of the tokenizer, others are refused; 0: model.vocab, or what the file has"),
       integer("data", "end_of_document", At{data, &D::end_of_document}, -1, kMost,
               "token id that ends a document: attention and targets stay inside; -1: one stream"),
       integer("data", "symbols", At{data, &D::symbols}, 1, 1 << 30, "copy, recall: drawn from"),
@@ -308,8 +333,7 @@ std::vector<ConfigKey> other_keys() {
       truth("checkpoint", "row_constants",
             At{&Config::checkpoint, &CheckpointConfig::row_constants},
             "save m and l of every layer, for checkpoint verify"),
-      truth("parallel", "shard_optimizer",
-            At{&Config::parallel, &ParallelConfig::shard_optimizer},
+      truth("parallel", "shard_optimizer", At{&Config::parallel, &ParallelConfig::shard_optimizer},
             "share optimizer state out over the ranks"),
   };
 }
@@ -319,8 +343,8 @@ std::vector<ConfigKey> other_keys() {
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> keys = [] {
     std::vector<ConfigKey> all;
-    for (auto&& part : {run_keys(), model_keys(), attention_keys(), data_keys(), train_keys(),
-                        other_keys()})
+    for (auto&& part :
+         {run_keys(), model_keys(), attention_keys(), data_keys(), train_keys(), other_keys()})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   }();

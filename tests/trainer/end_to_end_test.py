@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Whole runs of the program: what a person relies on from the command line.
+
+usage: end_to_end_test.py TILEFOLD [MPIEXEC] [unittest arguments]
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TILEFOLD = os.path.abspath(sys.argv.pop(1))
+MPIEXEC = sys.argv.pop(1) if len(sys.argv) > 1 and "mpi" in os.path.basename(sys.argv[1]) else None
+
+COPY = """
+run: {name: copy, seed: 3, device: cpu, threads: 2}
+model: {style: llama, layers: 2, width: 32, heads: 2, kv_heads: 1, ffn_width: 64, context: 64, vocab: 40}
+data: {kind: copy, symbols: 16}
+train: {steps: 20, global_batch: 8, micro_batch: 2, lr: 3e-3, min_lr: 3e-4, warmup_steps: 4,
+        eval_every: 10, eval_samples: 8}
+checkpoint: {every: 5, keep: 10}
+"""
+GPT2 = COPY.replace("style: llama", "style: gpt2").replace("kv_heads: 1", "kv_heads: 2").replace(
+    "vocab: 40}", "vocab: 40, dropout: 0.1, bias: true, tie_embeddings: false}")
+
+
+def metrics(out):
+    with open(os.path.join(out, "metrics.jsonl")) as f:
+        return [json.loads(line) for line in f]
+
+
+def losses(out):
+    return [(m["step"], m["loss"], m["grad_norm"]) for m in metrics(out) if "loss" in m]
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="tilefold_test_")
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w") as f:
+            f.write(text)
+        return self.path(name)
+
+    def run_program(self, *args, ranks=None, status=0):
+        command = [TILEFOLD, *args]
+        env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        if ranks:
+            command = [MPIEXEC, "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *command]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=self.dir)
+        self.assertEqual(done.returncode, status, f"{command}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def train(self, config, name, *args, **kwargs):
+        out = self.path(name)
+        return out, self.run_program("train", config, "--set", f"run.out={out}", *args, **kwargs)
+
+    def assertSameState(self, a, b, step):
+        name = f"checkpoints/step-{step:08d}.h5"
+        self.run_program("checkpoint", "compare", os.path.join(a, name), os.path.join(b, name))
+
+    def test_resume_continues_with_the_same_bits(self):
+        for style, text in (("llama", COPY), ("gpt2", GPT2)):
+            with self.subTest(style):
+                config = self.write(f"{style}.yaml", text)
+                whole, _ = self.train(config, f"{style}-whole")
+                half, _ = self.train(config, f"{style}-half", "--set", "train.steps=20")
+                # Back to step 10, as a run killed after it would have left things.
+                for step in (15, 20):
+                    os.remove(os.path.join(half, "checkpoints", f"step-{step:08d}.h5"))
+                _, done = self.train(config, f"{style}-half", "--resume")
+                self.assertIn("after step 10", done.stderr)
+                self.assertEqual(losses(whole), losses(half))
+                self.assertSameState(whole, half, 20)
+
+    def test_a_signal_saves_and_resume_goes_on(self):
+        text = COPY.replace("steps: 20", "steps: 400").replace("every: 5", "every: 0")
+        config = self.write("long.yaml", text)
+        whole, _ = self.train(config, "whole")
+        out = self.path("stopped")
+        run = subprocess.Popen([TILEFOLD, "train", config, "--set", f"run.out={out}"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        deadline = time.time() + 60
+        while time.time() < deadline:
+            if os.path.exists(os.path.join(out, "metrics.jsonl")) and len(losses(out)) >= 3:
+                break
+            time.sleep(0.01)
+        run.send_signal(signal.SIGTERM)
+        _, err = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 128 + signal.SIGTERM, err)
+        self.assertIn(b"--resume", err)
+        self.train(config, "stopped", "--resume")
+        self.assertEqual(losses(whole), losses(out))
+        self.assertSameState(whole, out, 400)
+
+    def test_threads_do_not_change_bits(self):
+        config = self.write("c.yaml", COPY)
+        one, _ = self.train(config, "one", "--set", "run.threads=1")
+        three, _ = self.train(config, "three", "--set", "run.threads=3")
+        self.assertEqual(losses(one), losses(three))
+        self.assertSameState(one, three, 20)
+
+    def test_another_micro_batch_gives_the_same_losses(self):
+        config = self.write("c.yaml", COPY)
+        a, _ = self.train(config, "a")
+        b, _ = self.train(config, "b", "--set", "train.micro_batch=8")
+        for (step, x, _), (_, y, _) in zip(losses(a), losses(b)):
+            self.assertLessEqual(abs(x - y), 1e-5 * abs(x), f"step {step}")
+
+    @unittest.skipUnless(MPIEXEC, "no mpiexec was given")
+    def test_ranks_give_the_losses_of_one(self):
+        for style, text in (("llama", COPY), ("gpt2", GPT2)):
+            with self.subTest(style):
+                config = self.write(f"{style}.yaml", text.replace("threads: 2", "threads: 1"))
+                one, _ = self.train(config, f"{style}-1")
+                four, _ = self.train(config, f"{style}-4", ranks=4)
+                self.assertEqual(len(losses(one)), 20)
+                for (step, x, _), (_, y, _) in zip(losses(one), losses(four)):
+                    self.assertLessEqual(abs(x - y), 1e-5 * abs(x), f"step {step}")
+                again, _ = self.train(config, f"{style}-4-again", ranks=4)
+                self.assertEqual(losses(four), losses(again))
+                self.assertSameState(four, again, 20)
+
+    @unittest.skipUnless(MPIEXEC, "no mpiexec was given")
+    def test_ranks_that_do_not_divide_are_refused_once(self):
+        config = self.write("c.yaml", COPY)
+        _, done = self.train(config, "x", ranks=3, status=2)
+        self.assertEqual(done.stderr.count("global_batch"), 1, done.stderr)
+
+    def test_measured_memory_is_the_plan(self):
+        config = self.write("c.yaml", COPY)
+        out, done = self.train(config, "m", "--set", "memory.check=true")
+        with open(os.path.join(out, "memory.json")) as f:
+            memory = json.load(f)
+        self.assertEqual(memory["totals"]["predicted"], memory["totals"]["measured"])
+        plan = json.loads(self.run_program("plan", config, "--json").stdout)
+        self.assertEqual(sum(plan["totals"].values()), plan["arena_bytes"])
+        self.assertEqual([l["name"] for l in plan["layers"]], [l["name"] for l in memory["layers"]])
+        self.assertNotIn("never written", done.stdout)
+
+    def test_an_existing_run_is_refused_kept_or_replaced(self):
+        config = self.write("c.yaml", COPY.replace("steps: 20", "steps: 5"))
+        out, _ = self.train(config, "run")
+        before = losses(out)
+        _, done = self.train(config, "run", status=2)
+        for word in ("--resume", "--overwrite"):
+            self.assertIn(word, done.stderr)
+        self.train(config, "run", "--resume")
+        self.assertEqual(before, losses(out))
+        self.train(config, "run", "--overwrite")
+        self.assertEqual(before, losses(out))
+
+    def test_a_resume_with_another_model_is_refused(self):
+        config = self.write("c.yaml", COPY.replace("steps: 20", "steps: 5"))
+        self.train(config, "run")
+        _, done = self.train(config, "run", "--resume", "--set", "model.ffn_width=128", status=2)
+        self.assertIn("model.ffn_width", done.stderr)
+
+    def test_a_damaged_checkpoint_is_passed_over(self):
+        config = self.write("c.yaml", COPY)
+        out, _ = self.train(config, "run")
+        whole = losses(out)
+        newest = os.path.join(out, "checkpoints", "step-00000020.h5")
+        with open(newest, "r+b") as f:
+            f.truncate(os.path.getsize(newest) // 2)
+        _, done = self.train(config, "run", "--resume")
+        self.assertIn("damaged", done.stderr)
+        self.assertIn("after step 15", done.stderr)
+        self.assertEqual(whole, losses(out))
+
+    def test_eval_generate_inspect_and_verify_read_a_checkpoint(self):
+        config = self.write("c.yaml", COPY)
+        out, _ = self.train(config, "run")
+        evaluated = json.loads(self.run_program("eval", out, "--json").stdout)
+        last = [m for m in metrics(out) if "val_loss" in m][-1]
+        self.assertAlmostEqual(evaluated["val_loss"], last["val_loss"], places=6)
+        text = [self.run_program("generate", out, "--prompt", "1 2 3", "--tokens", "8", "--greedy")
+                .stdout for _ in range(2)]
+        self.assertEqual(text[0], text[1])
+        self.assertEqual(len(text[0].split()), 11)
+        self.run_program("generate", out, "--prompt", "1 2 3", "--tokens", "80", status=2)
+        self.assertIn("step 20", self.run_program("checkpoint", "inspect", out).stdout)
+        self.assertIn("the same bits", self.run_program("checkpoint", "verify", out).stdout)
+
+    def test_a_plan_over_the_limit_is_refused_by_name(self):
+        config = self.write("c.yaml", COPY.replace("context: 64", "context: 4096"))
+        _, done = self.train(config, "n", "--set", "attention.strategy=naive", "--set",
+                             "memory.limit=64MiB", status=1)
+        self.assertRegex(done.stderr, r"layer \d")
+        self.assertNotIn("step", done.stdout)
+
+    def test_a_diverging_run_stops_with_its_weights_kept(self):
+        config = self.write("c.yaml", COPY)
+        _, done = self.train(config, "d", "--set", "train.lr=1e30", "--set", "train.min_lr=1e30",
+                             "--set", "train.clip=0", status=1)
+        self.assertIn("not both finite", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

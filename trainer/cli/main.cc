@@ -1,0 +1,72 @@
+// tilefold: one program, one subcommand a task. Results go to stdout, messages to stderr.
+// Exit status: 0 all was done; 2 usage or config error; 1 anything else; 128 + signal if stopped.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/error.h"
+#include "trainer/cli/attention.h"
+#include "trainer/cli/commands.h"
+#include "trainer/config.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "Tilefold: exact, IO-aware attention with a transformer trainer around it.\n"
+      "Memory is planned to the byte before a run; see each command's --help."};
+  app.name("tilefold");
+  app.require_subcommand(0, 1);
+  bool config_help = false;
+  app.add_flag("--help-config", config_help,
+               "every key of a config: type, default, allowed, meaning");
+  tilefold::add_train_command(app);
+  tilefold::add_plan_command(app);
+  tilefold::add_eval_command(app);
+  tilefold::add_generate_command(app);
+  tilefold::add_attention_commands(app);
+  tilefold::add_checkpoint_commands(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help and the like
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "tilefold: %s (see tilefold --help)\n", error.what());
+    return 2;
+  }
+  if (config_help) {
+    std::fputs(tilefold::config_help().c_str(), stdout);
+    return 0;
+  }
+  if (app.get_subcommands().empty()) {
+    std::fputs(app.help().c_str(), stderr);
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const int status = run(argc, argv);
+    // A full disk must not look like success.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      std::fputs("tilefold: standard output could not be written\n", stderr);
+      return 1;
+    }
+    return status;
+  } catch (const tilefold::ExitStatus& exit) {
+    return exit.status;
+  } catch (const tilefold::UsageError& error) {
+    std::fprintf(stderr, "tilefold: %s\n", error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    std::fputs("tilefold: the system has no more memory for this\n", stderr);
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tilefold: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,38 @@
+// Text from a model: prefill of the prompt, then one token at a time over the key/value cache.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/parallel.h"
+#include "trainer/run_plan.h"
+#include "trainer/sampling.h"
+
+namespace tilefold {
+
+// One sequence. `run` has prefill and decode phases for one sample, `arena` holds weights.
+class Generator {
+ public:
+  Generator(const RunPlan& run, Arena& arena, Context ctx, std::int64_t vocab);
+
+  // Logits [vocab] after the last of `tokens`, which follow the `start` tokens already in the
+  // cache.
+  std::span<const float> logits_after(std::span<const std::int32_t> tokens, std::int64_t start);
+
+  // `count` tokens after the prompt, drawn by `sampler` from ids below `usable`; `each` sees them
+  // as they come. REQUIRES: the prompt is not empty; prompt + count fits the cache.
+  std::vector<std::int32_t> operator()(std::span<const std::int32_t> prompt, std::int64_t count,
+                                       Sampler& sampler, std::int64_t usable,
+                                       FunctionRef<void(std::int32_t)> each);
+
+ private:
+  const RunPlan& run_;
+  Arena& arena_;
+  Context ctx_;
+  std::vector<float> logits_;            // [vocab]
+  std::vector<double> wide_logits_;      // [vocab] where the model computes in f64
+  std::vector<std::int32_t> positions_;  // scratch
+};
+
+}  // namespace tilefold

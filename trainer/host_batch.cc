@@ -1,0 +1,38 @@
+#include "trainer/host_batch.h"
+
+namespace tilefold {
+
+HostBatch::HostBatch(Device& device, std::int64_t tokens, bool packed) {
+  const std::int64_t offsets = packed ? tokens + 1 : 0;
+  const auto count = static_cast<std::size_t>(tokens);
+  memory_ = device.allocate_host(8 * offsets + 3 * 4 * tokens);
+  auto* cu_seqlens = reinterpret_cast<std::int64_t*>(memory_->data());  // first: 8-byte aligned
+  auto* ids = reinterpret_cast<std::int32_t*>(memory_->data() + 8 * offsets);
+  arrays_.cu_seqlens = {cu_seqlens, static_cast<std::size_t>(offsets)};
+  arrays_.tokens = {ids, count};
+  arrays_.targets = {ids + count, count};
+  arrays_.positions = {ids + 2 * count, count};
+}
+
+Batch HostBatch::upload(Context ctx, const Arena& arena, const Model::Inputs& inputs,
+                        const BatchInfo& info, std::int64_t context) const {
+  const std::int64_t tokens = info.samples * context;
+  auto send = [&](TensorId id, const void* from, std::int64_t count) {
+    const Tensor whole = arena.tensor(id);
+    const Tensor part(whole.data, whole.dtype, {count});
+    ctx.device.copy_to_device(ctx.stream, part.data, from, part.bytes());
+    return part;
+  };
+  Batch batch;
+  batch.samples = info.samples;
+  batch.seq = context;
+  batch.tokens = send(inputs.tokens, arrays_.tokens.data(), tokens);
+  batch.targets = send(inputs.targets, arrays_.targets.data(), tokens);
+  batch.positions = send(inputs.positions, arrays_.positions.data(), tokens);
+  if (info.documents > 0)
+    batch.cu_seqlens = send(inputs.cu_seqlens, arrays_.cu_seqlens.data(), info.documents + 1);
+  batch.max_document = info.max_document;
+  return batch;
+}
+
+}  // namespace tilefold

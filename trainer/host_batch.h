@@ -1,0 +1,30 @@
+// The host's side of a micro-batch: arrays that a loader fills, and their way to the device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "device/arena.h"
+#include "device/device.h"
+#include "trainer/data/batch_loader.h"
+#include "trainer/model/model.h"
+
+namespace tilefold {
+
+// Allocates once, for batches of up to `tokens` tokens. Not thread-safe.
+class HostBatch {
+ public:
+  HostBatch(Device& device, std::int64_t tokens, bool packed);
+
+  const BatchArrays& arrays() const { return arrays_; }
+  // Copies what `info` says was filled into the phase's input tensors and describes it. The arrays
+  // may be filled again after the stream was synchronized.
+  Batch upload(Context ctx, const Arena& arena, const Model::Inputs& inputs, const BatchInfo& info,
+               std::int64_t context) const;
+
+ private:
+  std::unique_ptr<Memory> memory_;
+  BatchArrays arrays_;
+};
+
+}  // namespace tilefold

@@ -1,0 +1,213 @@
+#include "trainer/loop.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "trainer/checkpoint.h"
+#include "trainer/evaluate.h"
+#include "trainer/evaluation_text.h"
+#include "trainer/metrics.h"
+#include "trainer/progress.h"
+#include "trainer/ranks.h"
+#include "trainer/report/memory_report.h"
+#include "trainer/report/resident.h"
+#include "trainer/session.h"
+#include "trainer/signals.h"
+#include "trainer/train_step.h"
+
+namespace tilefold {
+namespace {
+
+double seconds() {
+  using namespace std::chrono;
+  return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+// Planned for the largest of several uses, or for as many documents as there are tokens.
+bool upper_bound(const std::string& name) {
+  return name.ends_with("workspace") || name.ends_with("/cu_seqlens");
+}
+
+class Loop {
+ public:
+  Loop(const Config& config, ExistingRun existing, Communicator& comm)
+      : comm_(comm), existing_(existing), directory_(config.run.out) {
+    together(comm, [&] {
+      session_ = open_training(config, comm);
+      if (!lead()) return;
+      directory_.prepare(existing);
+      lock_.emplace(directory_.checkpoints());
+    });
+    comm.barrier();  // the directory is there
+    together(comm, [&] { load(); });
+    if (lead()) announce();
+    const Config& c = session_->config;
+    batch_ = split_batch(c.train, comm.size());
+    step_.emplace(c, comm, *session_->data, session_->run, *session_->arena, session_->context(),
+                  start_.consumed);
+    evaluator_.emplace(comm, *session_->data, session_->run, *session_->arena, session_->context(),
+                       batch_.micro);
+  }
+
+  int run() {
+    const std::int64_t steps = session_->config.train.steps;
+    StopSignals signals;
+    Progress progress(STDERR_FILENO, Progress::shows_bar(STDERR_FILENO), start_.step, steps);
+    std::optional<MetricsFile> metrics;
+    if (lead()) metrics.emplace(directory_.metrics(), start_.step);
+    std::int64_t step = start_.step;
+    int stopped = 0;
+    for (; step < steps && stopped == 0; ++step) {
+      const double before = seconds();
+      const StepResult result = (*step_)(step);
+      const double took = seconds() - before;
+      if (!result.finite()) {
+        progress.finish();
+        throw Error(fmt::format(
+            "step {}: loss {} and gradient norm {} are not both finite; the update was left out "
+            "and "
+            "the run stops. Weights are those before the step; try a lower train.lr or a longer "
+            "train.warmup_steps, and --resume from the last checkpoint",
+            step + 1, result.loss, result.grad_norm));
+      }
+      const double tokens = static_cast<double>(batch_.global * session_->config.model.context);
+      if (lead()) {
+        progress.step(step, result.loss, tokens / took, seconds());
+        if ((step + 1) % session_->config.train.log_every == 0 || step + 1 == steps)
+          metrics->write({.step = step + 1,
+                          .loss = result.loss,
+                          .lr = result.lr,
+                          .grad_norm = result.grad_norm,
+                          .tokens = static_cast<std::int64_t>(tokens) * (step + 1),
+                          .tokens_per_s = tokens / took,
+                          .ms = took * 1e3});
+      }
+      const bool last = step + 1 == steps;
+      if (due(step + 1, session_->config.train.eval_every) && !last)
+        evaluate(step + 1, progress, metrics);
+      stopped = stop_signal(signals);
+      if ((due(step + 1, session_->config.checkpoint.every) && !last) || stopped != 0)
+        save(step + 1);
+    }
+    if (stopped != 0 && step < steps) {
+      progress.finish();
+      report_memory();
+      if (lead())
+        fmt::print(stderr, "tilefold: signal {}: saved after step {} of {}; --resume continues\n",
+                   stopped, step, steps);
+      return 128 + stopped;
+    }
+    if (start_.step < steps) save(steps);
+    const Evaluation evaluation = evaluate(steps, progress, metrics);
+    progress.finish();
+    if (lead()) fmt::print("{}", evaluation_text(evaluation, session_->data->task()));
+    report_memory();
+    return 0;
+  }
+
+ private:
+  bool lead() const { return comm_.rank() == 0; }
+  static bool due(std::int64_t done, std::int64_t every) { return every > 0 && done % every == 0; }
+
+  // The newest checkpoint when resuming, else fresh weights.
+  void load() {
+    const std::string newest =
+        existing_ == ExistingRun::resume ? newest_checkpoint(directory_.checkpoints()) : "";
+    if (newest.empty()) return start_anew(*session_);
+    start_ = resume_from(newest, *session_);
+    if (lead()) fmt::print(stderr, "resuming from {} after step {}\n", newest, start_.step);
+  }
+
+  void announce() const {
+    const Config& c = session_->config;
+    write_file_atomically(directory_.config(), to_yaml(c));
+    fmt::print(stderr, "{}", to_yaml(c));
+    fmt::print(stderr, "device {}; {} {}; {} allowed cores; {} parameters; arenas {} ({} bytes)\n",
+               session_->device->info().name, comm_.size(), comm_.size() == 1 ? "rank" : "ranks",
+               allowed_cores(), session_->run.model->parameter_count(),
+               human_bytes(session_->run.plan.arena_bytes()), session_->run.plan.arena_bytes());
+    const int threads = threads_of(c.run, comm_);
+    if (c.run.device != "cuda" && threads > allowed_cores())
+      fmt::print(stderr,
+                 "warning: {} threads share {} allowed cores; set run.threads, or give mpirun "
+                 "--bind-to none\n",
+                 threads, allowed_cores());
+  }
+
+  Evaluation evaluate(std::int64_t done, Progress& progress, std::optional<MetricsFile>& metrics) {
+    const std::int64_t samples = evaluation_samples(session_->config.train, *session_->data);
+    Evaluation evaluation = (*evaluator_)(samples);
+    if (!lead() || evaluation.targets() == 0) return evaluation;
+    metrics->write(done, evaluation, session_->data->task());
+    progress.message(session_->data->task()
+                         ? fmt::format("step {}: validation loss {:.4f}, accuracy {:.2f}%", done,
+                                       evaluation.loss(), 100 * evaluation.accuracy())
+                         : fmt::format("step {}: validation loss {:.4f}", done, evaluation.loss()));
+    return evaluation;
+  }
+
+  // The signal that any rank received, so that all stop after the same step.
+  int stop_signal(const StopSignals& signals) {
+    double signal = signals.received();
+    comm_.all_reduce_max({&signal, 1});
+    return static_cast<int>(signal);
+  }
+
+  void save(std::int64_t done) {
+    require_equal_weights(comm_, *session_);
+    together(comm_, [&] {
+      if (!lead()) return;
+      save_checkpoint(directory_.checkpoint(done), *session_, {done, step_->consumed()},
+                      batch_.micro);
+      prune(directory_.checkpoints(), session_->config.checkpoint.keep);
+    });
+  }
+
+  void report_memory() {
+    MeasuredMemory measured;
+    measured.arenas = session_->device->allocated_bytes();
+    measured.resident_start = session_->resident_before;
+    measured.resident_peak = resident_memory().peak;
+    std::vector<std::string> untouched;
+    if (session_->config.memory.check) untouched = session_->arena->untouched();
+    if (!lead()) return;
+    const Plan& plan = session_->run.plan;
+    write_file_atomically(directory_.memory(), memory_json(plan, measured));
+    const RunPlan naive = plan_training(with_naive_attention(session_->config),
+                                        session_->device->info(), comm_.size());
+    fmt::print("{}", memory_table(plan, &naive.plan, measured));
+    for (const std::string& name : untouched)
+      if (!upper_bound(name)) fmt::print("planned and never written: {}\n", name);
+    fmt::print("run: {}\n", directory_.path());
+    if (measured.arenas != plan.arena_bytes())
+      throw Error(
+          fmt::format("memory: the arenas hold {} bytes and {} were planned; they must be "
+                      "equal, so this is a fault of the program",
+                      measured.arenas, plan.arena_bytes()));
+  }
+
+  Communicator& comm_;
+  ExistingRun existing_;
+  RunDirectory directory_;
+  std::optional<DirectoryLock> lock_;  // no second process writes here
+  std::unique_ptr<Session> session_;
+  ResumePoint start_;
+  BatchSplit batch_;
+  std::optional<TrainStep> step_;
+  std::optional<Evaluator> evaluator_;
+};
+
+}  // namespace
+
+int train(const Config& config, ExistingRun existing, Communicator& comm) {
+  return Loop(config, existing, comm).run();
+}
+
+}  // namespace tilefold

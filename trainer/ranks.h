@@ -1,0 +1,22 @@
+// What several ranks need around a run: starting and failing together.
+#pragma once
+
+#include <functional>
+
+#include "comm/communicator.h"
+#include "trainer/config.h"
+
+namespace tilefold {
+
+// Runs `setup` on every rank; if it throws anywhere, the lowest rank that failed says why and all
+// ranks leave with the same status. REQUIRES: `setup` makes no collective calls.
+void together(Communicator& comm, const std::function<void()>& setup);
+
+// Runs `body`, which may make collective calls; what it throws ends the whole job when there are
+// several ranks, for the others may be waiting.
+void or_abort(Communicator& comm, const std::function<void()>& body);
+
+// CPU threads of this rank: run.threads, or the allowed cores shared by the ranks of this host.
+int threads_of(const RunConfig& run, const Communicator& comm);
+
+}  // namespace tilefold

@@ -1,0 +1,49 @@
+// Everything a run will hold in memory, from its config alone: the model's tensors and what the
+// step around it needs. No device is touched.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "memory/plan.h"
+#include "trainer/config.h"
+#include "trainer/model/model.h"
+
+namespace tilefold {
+
+// How a global batch is worked through, in sequences.
+struct BatchSplit {
+  std::int64_t global = 0;    // a step, over all ranks
+  std::int64_t per_rank = 0;  // global / world
+  std::int64_t micro = 0;     // a forward: min(train.micro_batch, per_rank)
+  std::int64_t micros = 0;    // per_rank / micro
+};
+
+// Throws UsageError naming key and numbers where something does not divide.
+BatchSplit split_batch(const TrainConfig& train, int world);
+
+// A plan, the model that declared it, and the tensors of the step around the model.
+struct RunPlan {
+  std::unique_ptr<Model> model;
+  Plan plan;
+  TensorId state = kNoTensor;             // StepState, u8
+  TensorId grad_square_sum = kNoTensor;   // [1] f64
+  TensorId update_workspace = kNoTensor;  // of the update phase
+  int update_phase = -1;
+};
+
+// Training: train, eval and update phases. REQUIRES: config.model.vocab > 0 and every other "0:
+// from
+// ..." of the model resolved.
+RunPlan plan_training(const Config& config, const DeviceInfo& device, int world,
+                      const PlanOptions& options = {});
+// Weights and an eval phase of `samples` sequences.
+RunPlan plan_evaluation(const Config& config, const DeviceInfo& device, std::int64_t samples);
+// Weights, prefill and decode with a cache of `cache_length` positions.
+RunPlan plan_generation(const Config& config, const DeviceInfo& device, std::int64_t samples,
+                        std::int64_t cache_length);
+
+// The same config with attention that materializes its scores: the column of comparison.
+Config with_naive_attention(Config config);
+
+}  // namespace tilefold

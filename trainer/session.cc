@@ -1,0 +1,40 @@
+#include "trainer/session.h"
+
+#include "trainer/ranks.h"
+#include "trainer/report/resident.h"
+
+namespace tilefold {
+namespace {
+
+constexpr std::int64_t kGuardBytes = 256;  // behind every tensor, when memory.check watches them
+
+}  // namespace
+
+Config resolve(Config config, const Dataset& data) {
+  config.model.vocab = model_vocabulary(config, data.vocabulary());
+  return config;
+}
+
+std::int64_t memory_limit(const Config& config, const Device& device, const Communicator& comm) {
+  if (config.memory.limit > 0) return config.memory.limit;
+  const bool host = device.info().kind == DeviceKind::cpu;
+  return device.free_bytes() / (host ? comm.local_size() : 1);
+}
+
+std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm) {
+  auto session = std::make_unique<Session>();
+  Session& s = *session;
+  s.device = open_device(config.run.device, comm.local_rank(), threads_of(config.run, comm));
+  s.stream = s.device->make_stream();
+  s.data = open_dataset(config);
+  s.config = resolve(config, *s.data);
+  PlanOptions options;
+  if (config.memory.check) options.guard_bytes = kGuardBytes;
+  s.run = plan_training(s.config, s.device->info(), comm.size(), options);
+  s.resident_before = resident_memory().now;
+  s.arena = std::make_unique<Arena>(*s.device, s.run.plan, memory_limit(s.config, *s.device, comm),
+                                    config.memory.check ? Watch::on : Watch::off);
+  return session;
+}
+
+}  // namespace tilefold
