@@ -133,7 +133,7 @@ class Loop {
                session_->device->info().name, comm_.size(), comm_.size() == 1 ? "rank" : "ranks",
                allowed_cores(), session_->run.model->parameter_count(),
                human_bytes(session_->run.plan.arena_bytes()), session_->run.plan.arena_bytes());
-    const int threads = threads_of(c.run, comm_);
+    const int threads = threads_of(c.run, comm_.local_size());
     if (c.run.device != "cuda" && threads > allowed_cores())
       fmt::print(stderr,
                  "warning: {} threads share {} allowed cores; set run.threads, or give mpirun "

@@ -62,12 +62,9 @@ void or_abort(Communicator& comm, const std::function<void()>& body) {
   comm.abort(status, line);
 }
 
-int threads_of(const RunConfig& run, const Communicator& comm) {
+int threads_of(const RunConfig& run, int local_ranks) {
   if (run.threads > 0) return static_cast<int>(run.threads);
-  // mpirun may have bound each rank to its own cores; then they are not shared.
-  const int cores = allowed_cores();
-  const int ranks = comm.local_size();
-  return std::max(1, cores >= ranks && ranks > 1 ? cores / ranks : std::max(1, cores / ranks));
+  return std::max(1, allowed_cores() / local_ranks);
 }
 
 }  // namespace tilefold

@@ -17,6 +17,6 @@ void together(Communicator& comm, const std::function<void()>& setup);
 void or_abort(Communicator& comm, const std::function<void()>& body);
 
 // CPU threads of this rank: run.threads, or the allowed cores shared by the ranks of this host.
-int threads_of(const RunConfig& run, const Communicator& comm);
+int threads_of(const RunConfig& run, int local_ranks);
 
 }  // namespace tilefold

@@ -7,6 +7,8 @@
 namespace tilefold {
 namespace {
 
+constexpr std::int64_t kGuardBytes = 256;  // behind every tensor, when memory.check watches them
+
 PhaseShape shape_of(const Config& config, std::int64_t samples) {
   PhaseShape shape;
   shape.samples = samples;
@@ -35,8 +37,7 @@ BatchSplit split_batch(const TrainConfig& train, int world) {
   return split;
 }
 
-RunPlan plan_training(const Config& config, const DeviceInfo& device, int world,
-                      const PlanOptions& options) {
+RunPlan plan_training(const Config& config, const DeviceInfo& device, int world) {
   const BatchSplit split = split_batch(config.train, world);
   RunPlan run;
   run.model = std::make_unique<Model>(config.model, config.attention, device);
@@ -58,6 +59,8 @@ RunPlan plan_training(const Config& config, const DeviceInfo& device, int world,
       elements, static_cast<std::int64_t>(run.model->parameters().size()), device);
   run.update_workspace = builder.scratch("step", "grad_square_sum_workspace", {bytes}, DType::u8,
                                          Kind::workspace, 0, 0);
+  PlanOptions options;
+  if (config.memory.check) options.guard_bytes = kGuardBytes;
   run.plan = builder.build(options);
   return run;
 }

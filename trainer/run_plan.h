@@ -35,8 +35,7 @@ struct RunPlan {
 // Training: train, eval and update phases. REQUIRES: config.model.vocab > 0 and every other "0:
 // from
 // ..." of the model resolved.
-RunPlan plan_training(const Config& config, const DeviceInfo& device, int world,
-                      const PlanOptions& options = {});
+RunPlan plan_training(const Config& config, const DeviceInfo& device, int world);
 // Weights and an eval phase of `samples` sequences.
 RunPlan plan_evaluation(const Config& config, const DeviceInfo& device, std::int64_t samples);
 // Weights, prefill and decode with a cache of `cache_length` positions.

@@ -4,12 +4,6 @@
 #include "trainer/report/resident.h"
 
 namespace tilefold {
-namespace {
-
-constexpr std::int64_t kGuardBytes = 256;  // behind every tensor, when memory.check watches them
-
-}  // namespace
-
 Config resolve(Config config, const Dataset& data) {
   config.model.vocab = model_vocabulary(config, data.vocabulary());
   return config;
@@ -24,13 +18,12 @@ std::int64_t memory_limit(const Config& config, const Device& device, const Comm
 std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm) {
   auto session = std::make_unique<Session>();
   Session& s = *session;
-  s.device = open_device(config.run.device, comm.local_rank(), threads_of(config.run, comm));
+  s.device =
+      open_device(config.run.device, comm.local_rank(), threads_of(config.run, comm.local_size()));
   s.stream = s.device->make_stream();
   s.data = open_dataset(config);
   s.config = resolve(config, *s.data);
-  PlanOptions options;
-  if (config.memory.check) options.guard_bytes = kGuardBytes;
-  s.run = plan_training(s.config, s.device->info(), comm.size(), options);
+  s.run = plan_training(s.config, s.device->info(), comm.size());
   s.resident_before = resident_memory().now;
   s.arena = std::make_unique<Arena>(*s.device, s.run.plan, memory_limit(s.config, *s.device, comm),
                                     config.memory.check ? Watch::on : Watch::off);

@@ -137,14 +137,17 @@ class Runs(unittest.TestCase):
 
     def test_measured_memory_is_the_plan(self):
         config = self.write("c.yaml", COPY)
-        out, done = self.train(config, "m", "--set", "memory.check=true")
-        with open(os.path.join(out, "memory.json")) as f:
-            memory = json.load(f)
-        self.assertEqual(memory["totals"]["predicted"], memory["totals"]["measured"])
-        plan = json.loads(self.run_program("plan", config, "--json").stdout)
-        self.assertEqual(sum(plan["totals"].values()), plan["arena_bytes"])
-        self.assertEqual([l["name"] for l in plan["layers"]], [l["name"] for l in memory["layers"]])
-        self.assertNotIn("never written", done.stdout)
+        for check in ("false", "true"):
+            setting = ("--set", f"memory.check={check}")
+            out, done = self.train(config, f"check-{check}", *setting)
+            with open(os.path.join(out, "memory.json")) as f:
+                memory = json.load(f)
+            plan = json.loads(self.run_program("plan", config, "--json", *setting).stdout)
+            self.assertEqual(memory["totals"]["predicted"], memory["totals"]["measured"])
+            self.assertEqual(memory["totals"]["predicted"], plan["arena_bytes"])
+            self.assertEqual(sum(plan["totals"].values()), plan["arena_bytes"])
+            self.assertEqual(memory["layers"], plan["layers"])
+            self.assertNotIn("never written", done.stdout)
 
     def test_an_existing_run_is_refused_kept_or_replaced(self):
         config = self.write("c.yaml", COPY.replace("steps: 20", "steps: 5"))

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "trainer/cli/commands.h"
+#include "trainer/ranks.h"
 #include "trainer/report/memory_report.h"
 #include "trainer/session.h"
 
@@ -31,6 +32,12 @@ Config planned_config(const PlanCommand& options) {
   Config config = load_config(options.config, options.set);
   if (config.model.vocab == 0) config = resolve(config, *open_dataset(config));
   return config;
+}
+
+// This machine's CPU as a rank will see it (its threads have workspaces), or a described device.
+DeviceInfo planned_device(const PlanCommand& options, const Config& config) {
+  if (options.device != "cpu") return describe_device(options.device);
+  return open_cpu_device(threads_of(config.run, options.ranks))->info();
 }
 
 // Bytes of the arenas with another context. The data need not have such long samples.
@@ -57,8 +64,8 @@ void print_longest(const Config& config, const DeviceInfo& device, int ranks, st
 }
 
 void run(const PlanCommand& options) {
-  const DeviceInfo device = describe_device(options.device);
   const Config config = planned_config(options);
+  const DeviceInfo device = planned_device(options, config);
   const RunPlan run = plan_training(config, device, options.ranks);
   if (options.json) {
     fmt::print("{}\n", plan_json(run.plan));
@@ -85,7 +92,7 @@ void add_plan_command(CLI::App& app) {
   command
       ->add_option("--set", options->set, "override a key: --set model.context=65536 (repeatable)")
       ->type_name("KEY=VALUE");
-  command->add_option("--device", options->device, "described device to plan for: cpu, h200")
+  command->add_option("--device", options->device, "cpu: this machine; h200: a described one")
       ->capture_default_str();
   command->add_option("--memory", options->memory,
                       "say the longest context that fits in this much: 24GB, 2GiB, bytes");
