@@ -8,9 +8,47 @@ namespace {
 
 constexpr int kMaxDepth = 16;  // groups in groups
 constexpr std::size_t kMaxObjects = 1 << 16;
+constexpr std::size_t kMaxAttributes = 4096;
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 28;
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 46;  // products of sizes stay in range
 constexpr std::int64_t kMaxTextBytes = std::int64_t{1} << 26;
+
+struct Link {
+  std::string name;
+  H5L_type_t type = H5L_TYPE_ERROR;
+};
+
+// At most kMaxObjects + 1; nothing when the group is damaged.
+std::optional<std::vector<Link>> links_of(hid_t group) {
+  std::vector<Link> links;
+  hsize_t from = 0;
+  const herr_t status = H5Literate(
+      group, H5_INDEX_NAME, H5_ITER_NATIVE, &from,
+      [](hid_t, const char* name, const H5L_info_t* info, void* out) -> herr_t {
+        auto& all = *static_cast<std::vector<Link>*>(out);
+        all.push_back({name, info->type});
+        return all.size() > kMaxObjects;
+      },
+      &links);
+  if (status < 0) return std::nullopt;
+  return links;
+}
+
+// At most kMaxAttributes + 1; nothing when the object is damaged.
+std::optional<std::vector<std::string>> attribute_names(hid_t object) {
+  std::vector<std::string> names;
+  hsize_t from = 0;
+  const herr_t status = H5Aiterate2(
+      object, H5_INDEX_NAME, H5_ITER_NATIVE, &from,
+      [](hid_t, const char* name, const H5A_info_t*, void* out) -> herr_t {
+        auto& all = *static_cast<std::vector<std::string>*>(out);
+        all.push_back(name);
+        return all.size() > kMaxAttributes;
+      },
+      &names);
+  if (status < 0) return std::nullopt;
+  return names;
+}
 
 std::string join(const std::string& group, const std::string& name) {
   return group.empty() ? name : group + "/" + name;
@@ -61,29 +99,21 @@ void Hdf5Source::open() {
 // Lists the arrays below a group; hard links only, each looked at before it is followed.
 void Hdf5Source::walk(hid_t group, const std::string& prefix, int depth) {
   check(depth < kMaxDepth, "groups nested deeper than ", kMaxDepth, " at ", prefix);
-  H5G_info_t info{};
-  if (H5Gget_info(group, &info) < 0) check(false, "damaged group: ", hdf5_reason());
-  check(info.nlinks <= kMaxObjects, "more than ", kMaxObjects, " objects in one group");
-  for (hsize_t i = 0; i < info.nlinks; ++i) {
-    const auto by_index = [&](char* out, std::size_t size) {
-      return H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_NATIVE, i, out, size,
-                                H5P_DEFAULT);
-    };
-    const ssize_t length = by_index(nullptr, 0);
-    check(length > 0 && length < 4096, "damaged name in group ", prefix.empty() ? "/" : prefix);
-    std::string name(static_cast<std::size_t>(length), '\0');
-    by_index(name.data(), name.size() + 1);
-    const std::string full = join(prefix, name);
-    H5L_info_t link{};
-    if (H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT) < 0)
-      check(false, full, ": damaged: ", hdf5_reason());
+  const auto links = links_of(group);
+  if (!links) check(false, "group /", prefix, ": damaged: ", hdf5_reason());
+  check(names.size() + groups.size() + links->size() <= kMaxObjects, "more than ", kMaxObjects,
+        " objects");
+  for (const Link& link : *links) {
+    const std::string full = join(prefix, link.name);
+    // A name is one step; libhdf5 would take a slash for several.
+    check(!link.name.empty() && link.name != "." && link.name.find('/') == std::string::npos, full,
+          ": damaged name");
     check(link.type != H5L_TYPE_EXTERNAL, full, ": external link refused");
     check(link.type != H5L_TYPE_SOFT, full, ": soft link refused");
     check(link.type == H5L_TYPE_HARD, full, ": link of an unknown kind refused");
-    const Hdf5Id object = checked(H5Oopen(group, name.c_str(), H5P_DEFAULT), H5Oclose, full);
+    const Hdf5Id object = checked(H5Oopen(group, link.name.c_str(), H5P_DEFAULT), H5Oclose, full);
     const H5I_type_t kind = H5Iget_type(object);
     check(kind == H5I_DATASET || kind == H5I_GROUP, full, ": neither array nor group");
-    check(names.size() + groups.size() < kMaxObjects, "more than ", kMaxObjects, " objects");
     if (kind == H5I_DATASET) {
       refuse_unsafe(object, full);
       names.push_back(full);
@@ -259,18 +289,12 @@ std::string Hdf5Source::read_string(hid_t source, bool is_attribute,
 std::map<std::string, Hdf5Value> Hdf5Source::attributes_of(hid_t object,
                                                            const std::string& name) const {
   std::map<std::string, Hdf5Value> all;
-  H5O_info_t info{};
-  if (H5Oget_info(object, &info) < 0) check(false, name, ": damaged: ", hdf5_reason());
-  check(info.num_attrs <= 4096, name, ": more than 4096 attributes");
-  for (hsize_t i = 0; i < info.num_attrs; ++i) {
-    const Hdf5Id attribute = checked(
-        H5Aopen_by_idx(object, ".", H5_INDEX_NAME, H5_ITER_INC, i, H5P_DEFAULT, H5P_DEFAULT),
-        H5Aclose, name);
-    const ssize_t length = H5Aget_name(attribute, 0, nullptr);
-    check(length > 0 && length < 4096, name, ": damaged attribute name");
-    std::string key(static_cast<std::size_t>(length), '\0');
-    H5Aget_name(attribute, key.size() + 1, key.data());
+  const auto keys = attribute_names(object);
+  if (!keys) check(false, name, ": damaged attributes: ", hdf5_reason());
+  check(keys->size() <= kMaxAttributes, name, ": more than ", kMaxAttributes, " attributes");
+  for (const std::string& key : *keys) {
     const std::string where = name.empty() ? "attribute " + key : name + ": attribute " + key;
+    const Hdf5Id attribute = checked(H5Aopen(object, key.c_str(), H5P_DEFAULT), H5Aclose, where);
     const Hdf5Id space = checked(H5Aget_space(attribute), H5Sclose, where);
     check(H5Sget_simple_extent_npoints(space) == 1, where, ": has not one value");
     const Hdf5Id type = checked(H5Aget_type(attribute), H5Tclose, where);
