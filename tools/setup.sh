@@ -14,7 +14,7 @@ say() { printf '%s\n' "== $*"; }
 
 # NAME or NAME:COMMAND; one with a command counts as there when the command is, wherever from.
 build_packages=(g++:g++ cmake:cmake ninja-build:ninja libhdf5-dev libyaml-cpp-dev libopenblas-dev
-  libhwy-dev libcli11-dev libopenmpi-dev openmpi-bin:mpirun)
+  libcli11-dev libfmt-dev libopenmpi-dev openmpi-bin:mpirun)
 tests_packages=(catch2 python3:python3)
 
 is_installed() {
@@ -28,7 +28,7 @@ install_packages() {
   local missing=() package set as_root=()
   local -n packages
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-    say "no apt-get here: a C++20 compiler, CMake >= 3.22, Ninja, HDF5, yaml-cpp, OpenBLAS, Highway," \
+    say "no apt-get here: a C++20 compiler, CMake >= 3.22, Ninja, HDF5, yaml-cpp, OpenBLAS, fmt," \
       "CLI11, and for the tests Catch2 and Python 3 are needed (Open MPI optional); going on with" \
       "what is there"
     return
