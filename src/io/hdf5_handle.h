@@ -4,6 +4,7 @@
 #include <hdf5.h>
 
 #include <string>
+#include <utility>
 
 namespace tilefold {
 
