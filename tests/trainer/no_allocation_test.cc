@@ -17,15 +17,26 @@
 
 namespace {
 std::atomic<long> allocations{0};
-}
 
-void* operator new(std::size_t size) {
+void* counted(std::size_t size) noexcept {
   ++allocations;
-  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
+  return std::malloc(size > 0 ? size : 1);
+}
+void* counted_or_throw(std::size_t size) {
+  if (void* memory = counted(size)) return memory;
   throw std::bad_alloc();
 }
+}  // namespace
+
+// Every form, or a sanitizer sees memory of one allocator given back to another.
+void* operator new(std::size_t size) { return counted_or_throw(size); }
+void* operator new[](std::size_t size) { return counted_or_throw(size); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return counted(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return counted(size); }
 void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace tilefold {
 namespace {
