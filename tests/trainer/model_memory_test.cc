@@ -221,6 +221,33 @@ TEST_CASE("micro-batches draw the dropout of their place in the global batch") {
   CHECK(std::abs(h.train() - whole) > 1e-6);
 }
 
+TEST_CASE("batches shorter than planned run in the planned workspace") {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    ModelConfig config = tiny_config(ModelStyle::llama);
+    config.dtype = dtype;
+    config.context = 1025;
+    Options options;
+    options.samples = 2;
+    options.seq = 1025;
+    options.cache_length = 1025;
+    Harness h(config, options);
+    for (std::int64_t samples : {1, 2})
+      for (std::int64_t seq : {1000, 512, 1}) {
+        const std::int64_t n = samples * seq;
+        Batch b = h.put(h.model.train_inputs(), samples);
+        b.seq = seq;
+        for (ConstTensor* t : {&b.tokens, &b.targets, &b.positions}) *t = t->sliced(0, 0, n);
+        h.model.train_step(h.context(), *h.arena, b, &h.state, [](int) {});
+        b = h.put(h.model.generate_inputs(), samples);
+        b.seq = seq;
+        for (ConstTensor* t : {&b.tokens, &b.positions}) *t = t->sliced(0, 0, n);
+        h.model.generate(h.context(), *h.arena, b, 0);
+      }
+    CHECK(all_finite(h.gradients()));
+    CHECK(all_finite(h.values(h.model.logits())));
+  }
+}
+
 TEST_CASE("the same bits with any number of threads") {
   for (const Case& c : kCases) {
     INFO(c.name);

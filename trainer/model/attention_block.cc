@@ -104,13 +104,10 @@ void declare_attention_backward(Declaration& d, AttentionTensors& t, const std::
   const Sizes& s = d.sizes;
   t.d_o = d.rows(layer, "do", s.width, s.dtype, Kind::workspace, backward, backward);
   t.dqkv = d.rows(layer, "dqkv", s.qkv_width(), s.dtype, Kind::workspace, backward, backward);
-  const std::int64_t norm_bytes = d.most([&](std::int64_t samples) {
-    return residual_norm_backward_workspace(samples * d.seq, s.width, s.dtype, d.device);
-  });
   t.workspace_backward = d.workspace(
       layer,
       std::max({d.linear_bytes(s.width, s.qkv_width()), d.linear_bytes(s.width, s.width),
-                attention_bytes(d, true), norm_bytes}),
+                attention_bytes(d, true), d.norm_backward_bytes()}),
       backward);
 }
 

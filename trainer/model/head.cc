@@ -25,15 +25,13 @@ void declare_head(Declaration& d) {
   else
     d.pass.dresidual = d.rows("head", "dresidual", s.width, s.residual_dtype, Kind::workspace, now,
                               time.embedding_backward());
-  t.workspace = d.workspace("head", d.most([&](std::int64_t samples) {
-    const std::int64_t tokens = samples * d.seq;
-    const std::int64_t loss_bytes = loss_head_workspace(
-        {.tokens = tokens, .width = s.width, .vocab = s.vocab, .dtype = s.dtype}, d.device);
-    if (!d.training()) return loss_bytes;
-    return std::max(loss_bytes,
-                    residual_norm_backward_workspace(tokens, s.width, s.dtype, d.device));
-  }),
-                            now);
+  const std::int64_t loss_bytes = d.most([&](std::int64_t samples) {
+    return loss_head_workspace(
+        {.tokens = samples * d.seq, .width = s.width, .vocab = s.vocab, .dtype = s.dtype},
+        d.device);
+  });
+  t.workspace = d.workspace(
+      "head", d.training() ? std::max(loss_bytes, d.norm_backward_bytes()) : loss_bytes, now);
 }
 
 void head_loss(const Run& run) {

@@ -26,10 +26,8 @@ void declare_mlp(Declaration& d, int layer) {
     t.dact = d.rows(name, "dact", s.ffn, s.dtype, Kind::workspace, backward, backward);
     if (s.llama())
       t.dup = d.rows(name, "dgate_up", s.up_width(), s.dtype, Kind::workspace, backward, backward);
-    const std::int64_t norm_bytes = d.most([&](std::int64_t samples) {
-      return residual_norm_backward_workspace(samples * d.seq, s.width, s.dtype, d.device);
-    });
-    t.workspace_backward = d.workspace(name, std::max(linear_bytes, norm_bytes), backward);
+    t.workspace_backward =
+        d.workspace(name, std::max(linear_bytes, d.norm_backward_bytes()), backward);
   }
   d.branch = t.branch;
   d.branch_site = mlp_branch_site(layer);

@@ -140,6 +140,7 @@ struct Declaration {
   // The most bytes over the batches of 1..samples sequences: bytes(samples) or bytes(tokens).
   std::int64_t most(FunctionRef<std::int64_t(std::int64_t samples)> bytes) const;
   std::int64_t linear_bytes(std::int64_t in, std::int64_t out) const;
+  std::int64_t norm_backward_bytes() const;
   AttentionProblem attention_problem(std::int64_t samples, std::int64_t seq, bool backward) const;
 };
 
