@@ -23,7 +23,7 @@ struct LinearForward {
   ConstTensor bias;    // [out], or empty
   Tensor y;            // [tokens, out]  of x's dtype, or float32
   Epilogue epilogue = Epilogue::none;
-  Tensor pre;          // [tokens, out] z, written when the epilogue is gelu; else empty
+  Tensor pre;  // [tokens, out] z, written when the epilogue is gelu; else empty
   std::span<std::byte> workspace;
 };
 
@@ -46,12 +46,17 @@ struct LinearProblem {
 Cost linear_forward_cost(const LinearProblem& problem);
 Cost linear_backward_cost(const LinearProblem& problem);
 
+// On the CPU dy^T x is summed in this many runs of tokens, each into a matrix of its own, which are
+// then added in order: runs, unlike rows of dW, need no operand twice. 1: straight into dW.
+std::int64_t weight_gradient_runs(std::int64_t tokens, std::int64_t in, std::int64_t out);
+
 // What the workspace holds on the CPU, as byte offsets. 16-bit operands are multiplied as float32:
 // the weight is widened whole, tokens a fixed number at a time. Other dtypes are used in place.
 struct LinearStage {
   explicit LinearStage(const LinearProblem& problem);
-  std::int64_t tokens = 0;  // staged at a time
-  std::int64_t weight = 0;  // [out, in]
+  std::int64_t tokens = 0;  // at a time; all where nothing is widened
+  std::int64_t runs = 0;    // [weight_gradient_runs(tokens, in, out), out, in]
+  std::int64_t weight = 0;  // [out, in]; 16-bit only, as the next two
   std::int64_t x = 0;       // [tokens, in]; then dx
   std::int64_t y = 0;       // [tokens, out]: z, or dy
   std::int64_t bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "contract/linear.h"
 #include "contract/workspace.h"
 
 namespace tilefold {
@@ -17,7 +18,9 @@ LossHeadStage::LossHeadStage(const LossHeadProblem& p) {
   const std::int64_t size = size_of(sum_dtype(p.dtype));
   tokens = std::min(
       p.tokens, std::clamp(kLogits / std::max<std::int64_t>(p.vocab, 1), kMinTokens, kMaxTokens));
-  bytes = logits + align_workspace(tokens * p.vocab * size);
+  runs = logits + align_workspace(tokens * p.vocab * size);
+  const std::int64_t count = weight_gradient_runs(tokens, p.width, p.vocab);
+  bytes = runs + (count > 1 ? align_workspace(count * p.vocab * p.width * size) : 0);
   if (p.dtype == sum_dtype(p.dtype)) return;
   weight = bytes;
   hidden = weight + align_workspace(p.vocab * p.width * size);

@@ -1,8 +1,8 @@
 // From hidden states to cross-entropy and its gradient, in one op: logits are made, used, dropped.
 //   z = h W^T        loss_t = ln sum_v exp(z_tv) - z_t,target     (natural log)
 //   dz_t = softmax(z_t) - onehot(target_t)       dh = dz W        dW += dz^T h
-// Token t without a target (-1) has loss 0 and no gradient. Gradients are those of the SUM of losses;
-// the division by the number of targets happens in the update (see optimizer.h).
+// Token t without a target (-1) has loss 0 and no gradient. Gradients are those of the SUM of
+// losses; the division by the number of targets happens in the update (see optimizer.h).
 #pragma once
 
 #include <cstddef>
@@ -36,6 +36,7 @@ struct LossHeadStage {
   explicit LossHeadStage(const LossHeadProblem& problem);
   std::int64_t tokens = 0;   // at a time
   std::int64_t logits = 0;   // [tokens, vocab]; then their gradient
+  std::int64_t runs = 0;     // of dW, see linear.h: [runs, vocab, width]
   std::int64_t weight = 0;   // [vocab, width]; 16-bit only, as the next two
   std::int64_t hidden = 0;   // [tokens, width]
   std::int64_t dhidden = 0;  // [tokens, width]

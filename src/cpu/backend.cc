@@ -75,7 +75,7 @@ class MappedMemory : public Memory {
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(int threads) : threads_(threads > 0 ? threads : allowed_cores()) {
-    cpu::use_single_threaded_blas();  // the parallelism is ours: bits do not depend on it
+    cpu::prepare_blas();  // the parallelism is ours: bits do not depend on it
     info_.kind = DeviceKind::cpu;
     info_.name = str("cpu, ", threads_, threads_ == 1 ? " thread" : " threads");
     info_.memory_bytes = meminfo_bytes("MemTotal");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace tilefold::cpu {
 
@@ -16,7 +17,9 @@ void gemm(Trans trans_a, Trans trans_b, std::int64_t m, std::int64_t n, std::int
           double alpha, const double* a, std::int64_t lda, const double* b, std::int64_t ldb,
           double beta, double* c, std::int64_t ldc);
 
-// Once, before the first product.
-void use_single_threaded_blas();
+// Once, before the first product: one thread, and code for the processor at hand.
+void prepare_blas();
+// OpenBLAS's name of the code in use: "Haswell", "SkylakeX".
+std::string_view blas_code();
 
 }  // namespace tilefold::cpu

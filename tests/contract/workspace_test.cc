@@ -20,13 +20,14 @@ TEST_CASE("linear cost: 2 tokens in out flops forward, twice that backward; each
   REQUIRE(linear_backward_cost(p).bytes == 2 * (50 + 30 + 15 + 30) + 2 * 4 * 15);
 }
 
-TEST_CASE(
-    "linear workspace on the CPU: none for float32 and float64, bounded in tokens for 16-bit") {
+TEST_CASE("linear workspace on the CPU: bounded in tokens, in every dtype") {
   const DeviceInfo cpu;
-  for (const DType dtype : {DType::f32, DType::f64})
-    REQUIRE(LinearStage({1 << 20, 64, 64, dtype}).bytes == 0);
-  const std::int64_t few = linear_workspace({1 << 12, 64, 64, DType::bf16}, cpu);
-  REQUIRE(linear_workspace({std::int64_t{1} << 40, 64, 64, DType::bf16}, cpu) == few);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
+    REQUIRE(linear_workspace({1 << 12, 64, 64, dtype}, cpu) ==
+            linear_workspace({std::int64_t{1} << 40, 64, 64, dtype}, cpu));
+  // What is not widened needs the runs of dW alone.
+  REQUIRE(linear_workspace({5, 3, 7, DType::f32}, cpu) == 0);
+  REQUIRE(linear_workspace({8000, 64, 192, DType::f32}, cpu) == 16 * 64 * 192 * 4);
   const LinearStage stage({5, 3, 7, DType::f16});
   REQUIRE(stage.tokens == 5);
   REQUIRE(stage.x - stage.weight >= 4 * 3 * 7);
@@ -34,14 +35,27 @@ TEST_CASE(
   REQUIRE(stage.bytes - stage.y >= 4 * 5 * 7);
 }
 
+TEST_CASE("runs of dW: longer than they are many, at most 16, and 4 MiB of float32 in all") {
+  for (const std::int64_t tokens : {1, 191, 192, 383, 384, 768, 3071, 3073, 1 << 20})
+    for (const std::int64_t size : {1, 17, 128, 1024, 20000}) {
+      const std::int64_t runs = weight_gradient_runs(tokens, size, size);
+      REQUIRE(runs >= 1);
+      REQUIRE(runs <= 16);
+      if (runs > 1) {
+        REQUIRE(tokens / runs >= 192);
+        REQUIRE(runs * size * size <= 1 << 20);
+      }
+    }
+  REQUIRE(weight_gradient_runs(768, 128, 384) == 4);
+}
+
 TEST_CASE("loss head workspace on the CPU: the logits of a bounded number of tokens") {
   const DeviceInfo cpu;
   const std::int64_t small = loss_head_workspace({1 << 20, 64, 64, DType::f32}, cpu);
   REQUIRE(small == loss_head_workspace({1 << 24, 64, 64, DType::f32}, cpu));
-  REQUIRE(small == 4096 * 64 * 4);
-  REQUIRE(loss_head_workspace({5, 64, 50257, DType::f32}, cpu) >= 5 * 50257 * 4);
-  REQUIRE(loss_head_workspace({1 << 20, 8, 50257, DType::f32}, cpu) ==
-          align_workspace(512 * 50257 * 4));
+  REQUIRE(small == 4096 * 64 * 4 + 16 * 64 * 64 * 4);
+  REQUIRE(loss_head_workspace({5, 64, 50257, DType::f32}, cpu) == align_workspace(5 * 50257 * 4));
+  REQUIRE(LossHeadStage({1 << 20, 8, 50257, DType::f32}).tokens == 512);
 }
 
 TEST_CASE("norm backward workspace: at most 64 blocks, whatever the context") {

@@ -41,7 +41,7 @@ template <class T>
 [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void round_copy(
     std::int64_t count, const float* master, T* weight) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) weight[i] = static_cast<T>(master[i]);
+  for (std::int64_t i = 0; i < count; ++i) store(weight[i], master[i]);
 }
 
 template <class A>

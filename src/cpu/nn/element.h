@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -49,6 +50,42 @@ void for_wider_dtype(DType dtype, Body&& body) {
     return body(Type<float>{});
   }
   expect(false, "a dtype other than the model's");
+}
+
+// An element as the type that is computed in, and back with one rounding: base/dtype.h without
+// branches, since a loop with branches or with structs of 16 bits is not vectorized.
+[[gnu::always_inline]] inline float load(const float& x) { return x; }
+[[gnu::always_inline]] inline double load(const double& x) { return x; }
+[[gnu::always_inline]] inline float load(const bf16& x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
+[[gnu::always_inline]] inline float load(const f16& x) {
+  const std::uint32_t sign = (x.bits & 0x8000u) << 16, rest = (x.bits & 0x7fffu) << 13;
+  // As a float32 with 112 less in the exponent, which the product corrects, subnormals too.
+  const float scaled = std::bit_cast<float>(rest) * 0x1p112f;
+  const std::uint32_t finite = std::bit_cast<std::uint32_t>(scaled);
+  const std::uint32_t magnitude = rest >= 0x0f800000u ? rest | 0x7f800000u : finite;
+  return std::bit_cast<float>(sign | magnitude);
+}
+
+[[gnu::always_inline]] inline void store(float& to, float x) { to = x; }
+[[gnu::always_inline]] inline void store(double& to, double x) { to = x; }
+[[gnu::always_inline]] inline void store(bf16& to, float x) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const std::uint32_t nan = (u >> 16) | 0x40u;
+  to.bits = static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+[[gnu::always_inline]] inline void store(f16& to, float x) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x), a = u & 0x7fffffffu;
+  const std::uint32_t normal = (a + 0xfffu + ((a >> 13) & 1u) - 0x38000000u) >> 13;
+  // Below 2^-14: adding 0.5 leaves multiples of 2^-24 in the low bits, rounded to even.
+  const float shifted = std::bit_cast<float>(a) + 0.5f;
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u;
+  std::uint32_t h = a < 0x38800000u ? subnormal : normal;
+  h = a >= 0x477ff000u ? 0x7c00u : h;
+  h = a > 0x7f800000u ? 0x7e00u : h;
+  to.bits = static_cast<std::uint16_t>((u >> 16 & 0x8000u) | h);
 }
 
 // Rows a block: about 64 KiB of float32, so that a block's operands stay in the second-level cache

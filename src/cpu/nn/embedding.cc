@@ -37,10 +37,10 @@ void forward_rows(const EmbeddingForward& args, std::int64_t begin, std::int64_t
       const std::int64_t stop = std::min(width, start + kDropoutChunk);
       if (args.dropout.p > 0) dropout_scale(args.dropout, t, width, start, stop - start, scale);
       for (std::int64_t c = start; c < stop; ++c) {
-        A value = static_cast<A>(from[c]);
-        if (place != nullptr) value += static_cast<A>(place[c]);
+        A value = load(from[c]);
+        if (place != nullptr) value += load(place[c]);
         if (args.dropout.p > 0) value *= scale[c - start];
-        x[c] = static_cast<R>(value);
+        store(x[c], value);
       }
     }
   }
@@ -58,9 +58,9 @@ void backward_columns(const EmbeddingBackward& args, std::int64_t begin, std::in
     const R* dx = args.dx.as<R>() + t * width + begin;
     if (args.dropout.p > 0) {
       dropout_scale(args.dropout, t, width, begin, count, value);
-      for (std::int64_t c = 0; c < count; ++c) value[c] *= static_cast<A>(dx[c]);
+      for (std::int64_t c = 0; c < count; ++c) value[c] *= load(dx[c]);
     } else {
-      for (std::int64_t c = 0; c < count; ++c) value[c] = static_cast<A>(dx[c]);
+      for (std::int64_t c = 0; c < count; ++c) value[c] = load(dx[c]);
     }
     A* row = args.dtable.as<A>() + begin +
              checked(args.tokens, t, args.dtable.shape[0], "tokens") * width;

@@ -31,45 +31,39 @@ A* piece(std::span<std::byte> workspace, std::int64_t offset) {
   return reinterpret_cast<A*>(workspace.data() + offset);
 }
 
-// y = z + b, or pre = z + b rounded and y = gelu(pre): what backward will read is what gelu gets.
-template <class T, class Y, class A>
-[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void finish(
-    std::int64_t rows, std::int64_t out, Matrix<const A> z, const T* bias, Matrix<T> pre,
-    Matrix<Y> y) {
+// z += b
+template <class T, class A>
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void add_bias(
+    std::int64_t rows, std::int64_t out, const T* bias, Matrix<A> z) {
   for (std::int64_t row = 0; row < rows; ++row) {
-    const A* from = z.data + row * z.ld;
-    Y* to = y.data + row * y.ld;
-    T* kept = pre.data + row * pre.ld;
-    if (pre.data != nullptr) {
+    A* at = z.data + row * z.ld;
 #pragma omp simd
-      for (std::int64_t c = 0; c < out; ++c) {
-        kept[c] = static_cast<T>(from[c] + (bias ? static_cast<A>(bias[c]) : A(0)));
-        to[c] = static_cast<Y>(gelu(static_cast<A>(kept[c])));
-      }
-    } else {
-#pragma omp simd
-      for (std::int64_t c = 0; c < out; ++c)
-        to[c] = static_cast<Y>(from[c] + (bias ? static_cast<A>(bias[c]) : A(0)));
-    }
+    for (std::int64_t c = 0; c < out; ++c) at[c] += load(bias[c]);
   }
 }
 
-// dx = z gelu'(x_pre), or z.
+// y = gelu(pre): of the stored z, since that is what backward reads.
+template <class T, class Y>
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void gelu_rows(
+    std::int64_t rows, std::int64_t width, Matrix<T> pre, Matrix<Y> y) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const T* from = pre.data + row * pre.ld;
+    Y* to = y.data + row * y.ld;
+#pragma omp simd
+    for (std::int64_t c = 0; c < width; ++c) store(to[c], gelu(load(from[c])));
+  }
+}
+
+// dx = z gelu'(x_pre)
 template <class T, class A>
-[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void finish_gradient(
-    std::int64_t rows, std::int64_t in, Matrix<const A> z, Matrix<const T> x_pre, Matrix<T> dx) {
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void gelu_gradient_rows(
+    std::int64_t rows, std::int64_t width, Matrix<const A> z, Matrix<const T> x_pre, Matrix<T> dx) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const A* from = z.data + row * z.ld;
     const T* pre = x_pre.data + row * x_pre.ld;
     T* to = dx.data + row * dx.ld;
-    if (x_pre.data != nullptr) {
 #pragma omp simd
-      for (std::int64_t c = 0; c < in; ++c)
-        to[c] = static_cast<T>(from[c] * gelu_slope(static_cast<A>(pre[c])));
-    } else {
-#pragma omp simd
-      for (std::int64_t c = 0; c < in; ++c) to[c] = static_cast<T>(from[c]);
-    }
+    for (std::int64_t c = 0; c < width; ++c) store(to[c], from[c] * gelu_slope(load(pre[c])));
   }
 }
 
@@ -115,7 +109,7 @@ void forward(ThreadPool& pool, const LinearForward& args) {
   } else {
     weight = args.weight.as<T>();
   }
-  const std::int64_t chunk = kStaged ? stage.tokens : p.tokens;
+  const std::int64_t chunk = stage.tokens;
   const std::int64_t block = product_block(p.tokens);
   for (std::int64_t start = 0; start < p.tokens; start += chunk) {
     const std::int64_t tokens = std::min(chunk, p.tokens - start);
@@ -128,18 +122,25 @@ void forward(ThreadPool& pool, const LinearForward& args) {
       from = x;
     }
     for_blocks(pool, tokens, block, [&](std::int64_t begin, std::int64_t end) {
-      Matrix<A> z;
-      if constexpr (std::is_same_v<Y, A>) {
-        z = y.rows_from(start + begin);
-      } else {
-        z = {piece<A>(args.workspace, stage.y) + begin * p.out, p.out};
+      // z is made where it stays, or staged to be rounded.
+      Matrix<A> z = {piece<A>(args.workspace, stage.y) + begin * p.out, p.out};
+      if constexpr (std::is_same_v<T, A>) {
+        z = pre.data != nullptr ? pre.rows_from(start + begin) : y.rows_from(start + begin);
+      } else if constexpr (std::is_same_v<Y, A>) {
+        if (pre.data == nullptr) z = y.rows_from(start + begin);
       }
-      const Matrix<const A> rows = from.rows_from(begin);
-      gemm(Trans::no, Trans::yes, end - begin, p.out, p.in, A(1), rows.data, rows.ld, weight, p.in,
+      const std::int64_t rows = end - begin;
+      const Matrix<const A> operand = from.rows_from(begin);
+      gemm(Trans::no, Trans::yes, rows, p.out, p.in, A(1), operand.data, operand.ld, weight, p.in,
            A(0), z.data, z.ld);
-      if (std::is_same_v<Y, A> && bias == nullptr && pre.data == nullptr) return;
-      finish<T, Y, A>(end - begin, p.out, {z.data, z.ld}, bias,
-                      pre.data ? pre.rows_from(start + begin) : pre, y.rows_from(start + begin));
+      if (bias != nullptr) add_bias(rows, p.out, bias, z);
+      if (pre.data != nullptr) {
+        const Matrix<T> kept = pre.rows_from(start + begin);
+        if constexpr (kStaged) narrow<T>(rows, p.out, {z.data, z.ld}, kept);
+        gelu_rows(rows, p.out, kept, y.rows_from(start + begin));
+      } else if constexpr (!std::is_same_v<Y, A>) {
+        narrow<Y>(rows, p.out, {z.data, z.ld}, y.rows_from(start + begin));
+      }
     });
   }
 }
@@ -161,7 +162,7 @@ void backward(ThreadPool& pool, const LinearBackward& args) {
   } else {
     weight = args.weight.as<T>();
   }
-  const std::int64_t chunk = kStaged ? stage.tokens : p.tokens;
+  const std::int64_t chunk = stage.tokens;
   const std::int64_t block = product_block(p.tokens);
   for (std::int64_t start = 0; start < p.tokens; start += chunk) {
     const std::int64_t tokens = std::min(chunk, p.tokens - start);
@@ -177,7 +178,8 @@ void backward(ThreadPool& pool, const LinearBackward& args) {
       wide_x = x;
       wide_dy = dy;
     }
-    add_weight_gradient<A>(pool, tokens, p.in, p.out, wide_dy, wide_x, args.dweight.as<A>());
+    add_weight_gradient<A>(pool, tokens, p.in, p.out, wide_dy, wide_x,
+                           piece<A>(args.workspace, stage.runs), args.dweight.as<A>());
     if (args.dbias) add_bias_gradient<A>(pool, tokens, p.out, wide_dy, args.dbias.as<A>());
     if (!args.dx) continue;
     for_blocks(pool, tokens, block, [&](std::int64_t begin, std::int64_t end) {
@@ -187,13 +189,15 @@ void backward(ThreadPool& pool, const LinearBackward& args) {
       } else {
         z = dx.rows_from(begin);
       }
-      const Matrix<const A> rows = wide_dy.rows_from(begin);
-      gemm(Trans::no, Trans::no, end - begin, p.in, p.out, A(1), rows.data, rows.ld, weight, p.in,
+      const std::int64_t rows = end - begin;
+      const Matrix<const A> operand = wide_dy.rows_from(begin);
+      gemm(Trans::no, Trans::no, rows, p.in, p.out, A(1), operand.data, operand.ld, weight, p.in,
            A(0), z.data, z.ld);
-      if (!kStaged && x_pre.data == nullptr) return;
-      finish_gradient<T, A>(end - begin, p.in, {z.data, z.ld},
-                            x_pre.data ? x_pre.rows_from(start + begin) : x_pre,
-                            dx.rows_from(start + begin));
+      if (x_pre.data != nullptr)
+        gelu_gradient_rows<T, A>(rows, p.in, {z.data, z.ld}, x_pre.rows_from(start + begin),
+                                 dx.rows_from(start + begin));
+      else if constexpr (kStaged)
+        narrow<T>(rows, p.in, {z.data, z.ld}, dx.rows_from(start + begin));
     });
   }
 }

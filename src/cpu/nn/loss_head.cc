@@ -120,12 +120,12 @@ void run(ThreadPool& pool, const LossHead& args) {
       gemm(Trans::no, Trans::no, end - begin, width, vocab, A(1), z, vocab, weight, width, A(0), to,
            width);
       if constexpr (kStaged) {
-        for (std::int64_t i = 0; i < (end - begin) * width; ++i) dhidden[i] = static_cast<T>(to[i]);
+        narrow<T>(end - begin, width, {to, width}, {dhidden, width});
       }
     });
     if (args.dhidden)
       add_weight_gradient<A>(pool, here, width, vocab, {logits, vocab}, {hidden, width},
-                             args.dweight.as<A>());
+                             piece(stage.runs), args.dweight.as<A>());
   }
   if (!args.loss_sum) return;
   double sum = 0;

@@ -20,13 +20,17 @@ struct Matrix {
 // Tokens a block of y = x W^T or dx = dy W works on.
 std::int64_t product_block(std::int64_t tokens);
 
-// dweight[out, in] += dy[tokens, out]^T x[tokens, in]
+// dweight[out, in] += dy[tokens, out]^T x[tokens, in]. runs: [weight_gradient_runs(...), out, in]
+// where that is more than 1 (contract/linear.h).
 template <class A>
 void add_weight_gradient(ThreadPool& pool, std::int64_t tokens, std::int64_t in, std::int64_t out,
-                         Matrix<const A> dy, Matrix<const A> x, A* dweight);
+                         Matrix<const A> dy, Matrix<const A> x, A* runs, A* dweight);
 
-// to[rows, width] = from[rows, width], widened.
-template <class T, class A>
-void widen(ThreadPool& pool, std::int64_t rows, std::int64_t width, Matrix<const T> from, A* to);
+// Rows [rows, width] in the other type. narrow() is for one block; widen() splits.
+template <class T>
+void widen(ThreadPool& pool, std::int64_t rows, std::int64_t width, Matrix<const T> from,
+           float* to);
+template <class T>
+void narrow(std::int64_t rows, std::int64_t width, Matrix<const float> from, Matrix<T> to);
 
 }  // namespace tilefold::cpu

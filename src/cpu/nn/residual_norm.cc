@@ -23,8 +23,7 @@ template <class T, class R>
   using A = accumulator_t<T>;
   if (args.dropout.p == 0) {
 #pragma omp simd
-    for (std::int64_t c = 0; c < width; ++c)
-      sum[c] = static_cast<R>(static_cast<A>(residual[c]) + static_cast<A>(branch[c]));
+    for (std::int64_t c = 0; c < width; ++c) store(sum[c], load(residual[c]) + load(branch[c]));
     return;
   }
   A scale[kDropoutChunk];
@@ -33,8 +32,7 @@ template <class T, class R>
     dropout_scale(args.dropout, row, width, begin, count, scale);
 #pragma omp simd
     for (std::int64_t c = 0; c < count; ++c)
-      sum[begin + c] = static_cast<R>(static_cast<A>(residual[begin + c]) +
-                                      static_cast<A>(branch[begin + c]) * scale[c]);
+      store(sum[begin + c], load(residual[begin + c]) + load(branch[begin + c]) * scale[c]);
   }
 }
 
@@ -56,13 +54,13 @@ template <class T, class R>
     A mean = 0;
     if (layer) {
 #pragma omp simd reduction(+ : mean)
-      for (std::int64_t c = 0; c < width; ++c) mean += static_cast<A>(x[c]);
+      for (std::int64_t c = 0; c < width; ++c) mean += load(x[c]);
       mean /= static_cast<A>(width);
     }
     A square = 0;
 #pragma omp simd reduction(+ : square)
     for (std::int64_t c = 0; c < width; ++c) {
-      const A centred = static_cast<A>(x[c]) - mean;
+      const A centred = load(x[c]) - mean;
       square += centred * centred;
     }
     const A rstd = A(1) / std::sqrt(square / static_cast<A>(width) + static_cast<A>(args.eps));
@@ -70,12 +68,11 @@ template <class T, class R>
     if (bias != nullptr) {
 #pragma omp simd
       for (std::int64_t c = 0; c < width; ++c)
-        y[c] = static_cast<T>((static_cast<A>(x[c]) - mean) * rstd * static_cast<A>(weight[c]) +
-                              static_cast<A>(bias[c]));
+        store(y[c], (load(x[c]) - mean) * rstd * load(weight[c]) + load(bias[c]));
     } else {
 #pragma omp simd
       for (std::int64_t c = 0; c < width; ++c)
-        y[c] = static_cast<T>((static_cast<A>(x[c]) - mean) * rstd * static_cast<A>(weight[c]));
+        store(y[c], (load(x[c]) - mean) * rstd * load(weight[c]));
     }
     if (layer) args.mean.as<A>()[row] = mean;
     args.rstd.as<A>()[row] = rstd;
@@ -89,7 +86,7 @@ template <class T, class R>
   using A = accumulator_t<T>;
   if (args.dropout.p == 0) {
 #pragma omp simd
-    for (std::int64_t c = 0; c < width; ++c) dbranch[c] = static_cast<T>(static_cast<A>(dsum[c]));
+    for (std::int64_t c = 0; c < width; ++c) store(dbranch[c], load(dsum[c]));
     return;
   }
   A scale[kDropoutChunk];
@@ -98,7 +95,7 @@ template <class T, class R>
     dropout_scale(args.dropout, row, width, begin, count, scale);
 #pragma omp simd
     for (std::int64_t c = 0; c < count; ++c)
-      dbranch[begin + c] = static_cast<T>(static_cast<A>(dsum[begin + c]) * scale[c]);
+      store(dbranch[begin + c], load(dsum[begin + c]) * scale[c]);
   }
 }
 
@@ -122,9 +119,9 @@ template <class T, class R>
     A g_sum = 0, gx_sum = 0;
 #pragma omp simd reduction(+ : g_sum, gx_sum)
     for (std::int64_t c = 0; c < width; ++c) {
-      const A d = static_cast<A>(dy[c]);
-      const A x = (static_cast<A>(sum[c]) - mean) * rstd;
-      const A g = d * static_cast<A>(weight[c]);
+      const A d = load(dy[c]);
+      const A x = (load(sum[c]) - mean) * rstd;
+      const A g = d * load(weight[c]);
       dw[c] += d * x;
       g_sum += g;
       gx_sum += g * x;
@@ -133,13 +130,13 @@ template <class T, class R>
     const A gx_mean = gx_sum / static_cast<A>(width);
     if (db != nullptr) {
 #pragma omp simd
-      for (std::int64_t c = 0; c < width; ++c) db[c] += static_cast<A>(dy[c]);
+      for (std::int64_t c = 0; c < width; ++c) db[c] += load(dy[c]);
     }
 #pragma omp simd
     for (std::int64_t c = 0; c < width; ++c) {
-      const A x = (static_cast<A>(sum[c]) - mean) * rstd;
-      const A g = static_cast<A>(dy[c]) * static_cast<A>(weight[c]);
-      dsum[c] = static_cast<R>(static_cast<A>(dsum[c]) + rstd * (g - g_mean - x * gx_mean));
+      const A x = (load(sum[c]) - mean) * rstd;
+      const A g = load(dy[c]) * load(weight[c]);
+      store(dsum[c], load(dsum[c]) + rstd * (g - g_mean - x * gx_mean));
     }
     if (args.dbranch)
       branch_gradient_row<T, R>(args, row, width, dsum, args.dbranch.as<T>() + row * width);

@@ -28,10 +28,10 @@ template <class T>
              h * args.x.strides[2];
 #pragma omp simd
       for (std::int64_t c = 0; c < half; ++c) {
-        const A a = static_cast<A>(x[c]), b = static_cast<A>(x[c + half]);
+        const A a = load(x[c]), b = load(x[c + half]);
         const A s = sign * sine[c];
-        x[c] = static_cast<T>(a * cosine[c] - b * s);
-        x[c + half] = static_cast<T>(a * s + b * cosine[c]);
+        store(x[c], a * cosine[c] - b * s);
+        store(x[c + half], a * s + b * cosine[c]);
       }
     }
   }

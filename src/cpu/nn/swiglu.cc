@@ -20,8 +20,8 @@ template <class T>
     T* to = y + row * ffn;
 #pragma omp simd
     for (std::int64_t c = 0; c < ffn; ++c) {
-      const A g = static_cast<A>(gate[c]);
-      to[c] = static_cast<T>(g * sigmoid(g) * static_cast<A>(up[c]));
+      const A g = load(gate[c]);
+      store(to[c], g * sigmoid(g) * load(up[c]));
     }
   }
 }
@@ -39,11 +39,10 @@ template <class T>
     T* dup = dgate + ffn;
 #pragma omp simd
     for (std::int64_t c = 0; c < ffn; ++c) {
-      const A g = static_cast<A>(gate[c]), d = static_cast<A>(from[c]);
-      const A u = static_cast<A>(up[c]);
+      const A g = load(gate[c]), u = load(up[c]), d = load(from[c]);
       const A s = sigmoid(g);
-      dgate[c] = static_cast<T>(d * u * s * (A(1) + g * (A(1) - s)));
-      dup[c] = static_cast<T>(d * g * s);
+      store(dgate[c], d * u * s * (A(1) + g * (A(1) - s)));
+      store(dup[c], d * g * s);
     }
   }
 }
