@@ -63,6 +63,11 @@ TEST_CASE("norm backward workspace: at most 64 blocks, whatever the context") {
   REQUIRE(residual_norm_backward_workspace(std::int64_t{1} << 40, 16, DType::bf16, cpu) ==
           2 * 64 * 16 * 4);
   REQUIRE(residual_norm_backward_workspace(1, 16, DType::f64, cpu) == 2 * 16 * 8);
+  for (std::int64_t tokens = 1; tokens < 3000; ++tokens) {
+    const std::int64_t bytes = residual_norm_backward_workspace(tokens, 16, DType::f32, cpu);
+    REQUIRE(bytes >= 2 * 16 * 4 * ceil_div(tokens, norm_backward_block(tokens)));
+    REQUIRE(bytes <= residual_norm_backward_workspace(tokens + 1, 16, DType::f32, cpu));
+  }
 }
 
 TEST_CASE("square sum workspace: a float64 for each block, and one more for each tensor's tail") {
