@@ -66,6 +66,8 @@ void print_longest(const Config& config, const DeviceInfo& device, int ranks, st
 void run(const PlanCommand& options) {
   const Config config = planned_config(options);
   const DeviceInfo device = planned_device(options, config);
+  std::int64_t memory = config.memory.limit > 0 ? config.memory.limit : device.memory_bytes;
+  if (!options.memory.empty()) memory = parse_bytes(options.memory, "--memory");
   const RunPlan run = plan_training(config, device, options.ranks);
   if (options.json) {
     fmt::print("{}\n", plan_json(run.plan));
@@ -73,8 +75,6 @@ void run(const PlanCommand& options) {
   }
   const RunPlan naive = plan_training(with_naive_attention(config), device, options.ranks);
   fmt::print("{}", plan_table(run.plan, &naive.plan));
-  std::int64_t memory = config.memory.limit > 0 ? config.memory.limit : device.memory_bytes;
-  if (!options.memory.empty()) memory = parse_bytes(options.memory, "--memory");
   if (memory > 0) print_longest(config, device, options.ranks, memory);
 }
 

@@ -1,5 +1,7 @@
 // From a config to its dataset.
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "base/error.h"
@@ -43,8 +45,19 @@ void check_sizes(const Config& config, const TokenRange& train, const TokenRange
           data.val_path.empty() ? " or a larger data.val_fraction" : "");
 }
 
+// A file that is not there is a setting to mend, so it is named by its key.
+void check_readable(const char* key, const std::string& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored) || !std::ifstream(path).good())
+    throw UsageError(str(key, " is ", path, ", which is no file that can be read; give --set ", key,
+                         "=FILE, or set it in the config"));
+}
+
 std::unique_ptr<Dataset> open_stream(const Config& config) {
   const DataConfig& data = config.data;
+  check_readable("data.path", data.path);
+  check_readable("data.val_path", data.val_path);
   TokenFiles files = data.kind == DataKind::text ? open_text(data) : open_tokens(config);
   const std::int64_t vocab = files.vocabulary.size();
   if (data.end_of_document < -1 || data.end_of_document >= vocab)
