@@ -20,10 +20,25 @@ std::int64_t checked(const ConstTensor& ids, std::int64_t t, std::int64_t limit,
   return id;
 }
 
+// x = from + place, times scale; place and scale may be null.
+template <class T, class R>
+[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void embed(
+    std::int64_t count, const T* from, const T* place, const accumulator_t<T>* scale, R* x) {
+  using A = accumulator_t<T>;
+#pragma omp simd
+  for (std::int64_t c = 0; c < count; ++c) {
+    A value = load(from[c]);
+    if (place != nullptr) value += load(place[c]);
+    if (scale != nullptr) value *= scale[c];
+    store(x[c], value);
+  }
+}
+
 template <class T, class R>
 void forward_rows(const EmbeddingForward& args, std::int64_t begin, std::int64_t end) {
   using A = accumulator_t<T>;
   const std::int64_t width = args.table.shape[1];
+  A scale[kDropoutChunk];
   for (std::int64_t t = begin; t < end; ++t) {
     const T* from =
         args.table.as<T>() + checked(args.tokens, t, args.table.shape[0], "tokens") * width;
@@ -32,16 +47,14 @@ void forward_rows(const EmbeddingForward& args, std::int64_t begin, std::int64_t
     if (args.position_table)
       place = args.position_table.as<T>() +
               checked(args.positions, t, args.position_table.shape[0], "positions") * width;
-    A scale[kDropoutChunk];
+    if (args.dropout.p == 0) {
+      embed<T, R>(width, from, place, nullptr, x);
+      continue;
+    }
     for (std::int64_t start = 0; start < width; start += kDropoutChunk) {
-      const std::int64_t stop = std::min(width, start + kDropoutChunk);
-      if (args.dropout.p > 0) dropout_scale(args.dropout, t, width, start, stop - start, scale);
-      for (std::int64_t c = start; c < stop; ++c) {
-        A value = load(from[c]);
-        if (place != nullptr) value += load(place[c]);
-        if (args.dropout.p > 0) value *= scale[c - start];
-        store(x[c], value);
-      }
+      const std::int64_t count = std::min(width - start, kDropoutChunk);
+      dropout_scale(args.dropout, t, width, start, count, scale);
+      embed<T, R>(count, from + start, place ? place + start : nullptr, scale, x + start);
     }
   }
 }

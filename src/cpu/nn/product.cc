@@ -30,17 +30,18 @@ template <class T>
   }
 }
 
-// total[begin, end) += the runs' sums, in order; step: elements from one run to the next.
+// total[begin, end) += the runs' sums, in order; step: elements from one run to the next. The first
+// run's place is where they are added up.
 template <class A>
 [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]] void add_runs(
-    std::int64_t begin, std::int64_t end, std::int64_t runs, std::int64_t step, const A* sums,
-    A* total) {
+    std::int64_t begin, std::int64_t end, std::int64_t runs, std::int64_t step, A* sums, A* total) {
+  for (std::int64_t run = 1; run < runs; ++run) {
+    const A* more = sums + run * step;
 #pragma omp simd
-  for (std::int64_t i = begin; i < end; ++i) {
-    A sum = sums[i];
-    for (std::int64_t run = 1; run < runs; ++run) sum += sums[run * step + i];
-    total[i] += sum;
+    for (std::int64_t i = begin; i < end; ++i) sums[i] += more[i];
   }
+#pragma omp simd
+  for (std::int64_t i = begin; i < end; ++i) total[i] += sums[i];
 }
 
 }  // namespace
