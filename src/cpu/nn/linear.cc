@@ -122,12 +122,14 @@ void forward(ThreadPool& pool, const LinearForward& args) {
       from = x;
     }
     for_blocks(pool, tokens, block, [&](std::int64_t begin, std::int64_t end) {
-      // z is made where it stays, or staged to be rounded.
-      Matrix<A> z = {piece<A>(args.workspace, stage.y) + begin * p.out, p.out};
-      if constexpr (std::is_same_v<T, A>) {
+      Matrix<A> z;  // made where it stays, or staged to be rounded
+      if constexpr (!kStaged) {
         z = pre.data != nullptr ? pre.rows_from(start + begin) : y.rows_from(start + begin);
-      } else if constexpr (std::is_same_v<Y, A>) {
-        if (pre.data == nullptr) z = y.rows_from(start + begin);
+      } else {
+        z = {piece<A>(args.workspace, stage.y) + begin * p.out, p.out};
+        if constexpr (std::is_same_v<Y, A>) {
+          if (pre.data == nullptr) z = y.rows_from(start + begin);
+        }
       }
       const std::int64_t rows = end - begin;
       const Matrix<const A> operand = from.rows_from(begin);

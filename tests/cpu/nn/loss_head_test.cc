@@ -163,6 +163,19 @@ TEST_CASE("loss head: huge logits give finite losses and gradients") {
   REQUIRE(r.dhidden[1] == Approx(2.0));
 }
 
+TEST_CASE("loss head: hidden states that are not finite show in loss and gradient") {
+  Cpu cpu;
+  for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    const Result r = run(cpu.context(), DType::f32, {2, 1, 3}, {bad, 1}, {0.5, -1, 2}, {1, 1});
+    REQUIRE(!std::isfinite(r.loss_sum[0]));
+    REQUIRE(!std::isfinite(r.losses[0]));
+    REQUIRE(std::isfinite(r.losses[1]));
+    bool finite = true;
+    for (const double g : r.dweight) finite = finite && std::isfinite(g);
+    REQUIRE(!finite);
+  }
+}
+
 // A batch with 4 targets of loss 2 and one with 1 target of loss 7: the mean over tokens is 3, not
 // the 4.5 of a mean of means, and gradients weigh alike (their sums, divided once by 5).
 TEST_CASE("loss head: sums over micro-batches give the mean over tokens") {
