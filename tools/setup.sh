@@ -26,7 +26,6 @@ is_installed() {
 
 install_packages() {
   local missing=() package set as_root=()
-  local -n packages
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     say "no apt-get here: a C++20 compiler, CMake >= 3.22, Ninja, HDF5, yaml-cpp, OpenBLAS, fmt," \
       "CLI11, and for the tests Catch2 and Python 3 are needed (Open MPI optional); going on with" \
@@ -34,7 +33,7 @@ install_packages() {
     return
   fi
   for set in "$@"; do
-    packages=${set}_packages
+    local -n packages=${set}_packages
     for package in "${packages[@]}"; do
       is_installed "$package" || missing+=("${package%%:*}")
     done

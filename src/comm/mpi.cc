@@ -31,7 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kPieceBytes = 4 << 20;    // messages of some 100 KiB and more at 32 ranks
+constexpr std::int64_t kPieceBytes = 2 << 20;    // of 0.5 to 4 MiB the fastest between 2 ranks
 constexpr int kSlots = 4;                        // one adds while others are on their way
 constexpr std::int64_t kGatherValues = 512;      // doubles a rank gives to one round of a small sum
 constexpr std::chrono::seconds kGrace(5);        // until a rank that fails ends the others

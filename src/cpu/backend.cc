@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "cpu/attention/tile_kernels.h"
 #include "cpu/blas.h"
 #include "cpu/ops.h"
 #include "cpu/stream.h"
@@ -112,6 +113,11 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
+
+std::string describe_cpu_backend() {
+  return str("attention ", cpu::tile_kernels<float>().name, "; OpenBLAS ", cpu::blas_code(),
+             " kernels");
+}
 
 std::unique_ptr<Device> open_cpu_device(int threads) {
   return std::make_unique<CpuDevice>(threads);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/device_info.h"
@@ -62,6 +63,8 @@ struct Context {
 
 // threads 0: all cores the process may run on. Defined in src/cpu.
 std::unique_ptr<Device> open_cpu_device(int threads = 0);
+// What it computes with: the instruction set of attention, the BLAS library. Defined in src/cpu.
+std::string describe_cpu_backend();
 // Throws Error if there is no such GPU or the build has none. Defined in kernels.
 std::unique_ptr<Device> open_cuda_device(int ordinal);
 // GPUs this build can use: 0 in a build without CUDA. Defined in kernels.

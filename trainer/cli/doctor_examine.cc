@@ -1,0 +1,63 @@
+// What is wrong, from facts alone.
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "trainer/cli/doctor.h"
+
+namespace tilefold {
+namespace {
+
+// What a rank should find free in /dev/shm: Open MPI's buffers between the ranks of a host.
+constexpr std::int64_t kSharedBytesOfRank = 32 << 20;
+
+std::string gb(std::int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GB", static_cast<double>(bytes) * 1e-9);
+  return text;
+}
+
+void examine_host(const RankFacts& first, std::vector<Finding>& found) {
+  const std::string host = first.host;
+  const int ranks = first.local_size;
+  if (ranks > first.allowed_cores && first.allowed_cores == first.host_cores)
+    found.push_back(
+        {true, str(ranks, " ranks share the ", first.host_cores, " cores of ", host,
+                   " and will wait for each other: start at most ", first.host_cores, " there")});
+  if (ranks > 1 && first.allowed_cores * ranks < first.host_cores)
+    found.push_back({false, str("each rank on ", host, " may use ", first.allowed_cores, " of ",
+                                first.host_cores,
+                                " cores, which leaves some idle: start with "
+                                "mpirun --bind-to none, or more ranks")});
+  if (ranks > 1 && first.shared_free_bytes < ranks * kSharedBytesOfRank)
+    found.push_back(
+        {true, str("/dev/shm of ", host, " has ", first.shared_free_bytes >> 20, " MiB free, and ",
+                   ranks, " ranks need about ", (ranks * kSharedBytesOfRank) >> 20,
+                   " MiB to talk: enlarge it (docker run --shm-size=1g)")});
+  if (first.limit_bytes > 0 && first.limit_bytes < first.available_bytes)
+    found.push_back({false, str("this container may use ", gb(first.limit_bytes),
+                                " more, less than the ", gb(first.available_bytes), " that ", host,
+                                " has available: set memory.limit to at most that")});
+}
+
+}  // namespace
+
+std::vector<Finding> examine(const std::vector<RankFacts>& ranks) {
+  std::vector<Finding> found;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankFacts& facts = ranks[rank];
+    if (facts.local_rank == 0) examine_host(facts, found);
+    if (!facts.multiplies_right)
+      found.push_back({true, str("matrix products come out wrong on ", facts.host, " (rank ", rank,
+                                 "): this OpenBLAS does not suit the processor; set "
+                                 "OPENBLAS_CORETYPE=Haswell, or install a newer one")});
+    if (facts.local_rank == 0 && !facts.folder_writable)
+      found.push_back({false, str("the current folder cannot be written on ", facts.host,
+                                  ": runs need run.out to name one that can")});
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Finding& a, const Finding& b) { return a.fault > b.fault; });
+  return found;
+}
+
+}  // namespace tilefold
