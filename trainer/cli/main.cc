@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "trainer/cli/attention.h"
 #include "trainer/cli/commands.h"
+#include "trainer/cli/doctor.h"
 #include "trainer/config.h"
 
 namespace {
@@ -27,6 +28,7 @@ int run(int argc, char** argv) {
   tilefold::add_generate_command(app);
   tilefold::add_attention_commands(app);
   tilefold::add_checkpoint_commands(app);
+  tilefold::add_doctor_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help and the like
