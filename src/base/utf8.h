@@ -5,8 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
-
 namespace tilefold {
 
 struct Utf8Character {
@@ -34,17 +32,5 @@ inline Utf8Character utf8_character(std::string_view text) {
 }
 
 std::string utf8_text(char32_t character);
-
-// Calls visit(character, byte where it starts). Throws Error naming origin and byte of what is no
-// UTF-8.
-template <class Visit>
-void each_character(std::string_view text, std::string_view origin, const Visit& visit) {
-  for (std::size_t i = 0; i < text.size();) {
-    const Utf8Character next = utf8_character(text.substr(i, 4));
-    require(next.bytes > 0, origin, ": byte ", i, " starts no UTF-8 character");
-    visit(next.value, i);
-    i += next.bytes;
-  }
-}
 
 }  // namespace tilefold

@@ -12,6 +12,19 @@ namespace {
 
 constexpr std::string_view kNames[] = {"bytes", "characters", "symbols", "tokens"};
 
+// Calls visit(character, byte where it starts).
+template <class Visit>
+void each_character(std::string_view text, std::string_view origin, const Visit& visit) {
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Character next = utf8_character(text.substr(i, 4));
+    require(
+        next.bytes > 0, origin, ": byte ", i,
+        " starts no UTF-8 character; convert it to UTF-8, or train on bytes (data.unit: bytes)");
+    visit(next.value, i);
+    i += next.bytes;
+  }
+}
+
 bool blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == ','; }
 
 std::vector<std::int32_t> encode_numbers(std::string_view text, std::int64_t size,
