@@ -101,26 +101,15 @@ void forward(ThreadPool& pool, const LinearForward& args) {
   const Matrix<Y> y = matrix<Y>(args.y);
   const Matrix<T> pre = args.pre ? matrix<T>(args.pre) : Matrix<T>{};
   const T* bias = args.bias ? args.bias.as<T>() : nullptr;
-  const A* weight;
-  if constexpr (kStaged) {
-    A* widened = piece<A>(args.workspace, stage.weight);
-    widen(pool, p.out, p.in, Matrix<const T>{args.weight.as<T>(), p.in}, widened);
-    weight = widened;
-  } else {
-    weight = args.weight.as<T>();
-  }
+  const A* weight = operand<T>(pool, p.out, p.in, {args.weight.as<T>(), p.in},
+                               piece<A>(args.workspace, stage.weight))
+                        .data;
   const std::int64_t chunk = stage.tokens;
   const std::int64_t block = product_block(p.tokens);
   for (std::int64_t start = 0; start < p.tokens; start += chunk) {
     const std::int64_t tokens = std::min(chunk, p.tokens - start);
-    Matrix<const A> from;
-    if constexpr (kStaged) {
-      A* widened = piece<A>(args.workspace, stage.x);
-      widen(pool, tokens, p.in, x.rows_from(start), widened);
-      from = {widened, p.in};
-    } else {
-      from = x;
-    }
+    const Matrix<const A> from =
+        operand<T>(pool, tokens, p.in, x.rows_from(start), piece<A>(args.workspace, stage.x));
     for_blocks(pool, tokens, block, [&](std::int64_t begin, std::int64_t end) {
       Matrix<A> z;  // made where it stays, or staged to be rounded
       if constexpr (!kStaged) {
@@ -132,9 +121,9 @@ void forward(ThreadPool& pool, const LinearForward& args) {
         }
       }
       const std::int64_t rows = end - begin;
-      const Matrix<const A> operand = from.rows_from(begin);
-      gemm(Trans::no, Trans::yes, rows, p.out, p.in, A(1), operand.data, operand.ld, weight, p.in,
-           A(0), z.data, z.ld);
+      const Matrix<const A> here = from.rows_from(begin);
+      gemm(Trans::no, Trans::yes, rows, p.out, p.in, A(1), here.data, here.ld, weight, p.in, A(0),
+           z.data, z.ld);
       if (bias != nullptr) add_bias(rows, p.out, bias, z);
       if (pre.data != nullptr) {
         const Matrix<T> kept = pre.rows_from(start + begin);
@@ -156,30 +145,19 @@ void backward(ThreadPool& pool, const LinearBackward& args) {
   const Matrix<const T> x = matrix<T>(args.x), dy = matrix<T>(args.dy);
   const Matrix<const T> x_pre = args.x_pre ? matrix<T>(args.x_pre) : Matrix<const T>{};
   const Matrix<T> dx = args.dx ? matrix<T>(args.dx) : Matrix<T>{};
-  const A* weight;
-  if constexpr (kStaged) {
-    A* widened = piece<A>(args.workspace, stage.weight);
-    if (args.dx) widen(pool, p.out, p.in, Matrix<const T>{args.weight.as<T>(), p.in}, widened);
-    weight = widened;
-  } else {
-    weight = args.weight.as<T>();
-  }
+  const A* weight = nullptr;
+  if (args.dx)
+    weight = operand<T>(pool, p.out, p.in, {args.weight.as<T>(), p.in},
+                        piece<A>(args.workspace, stage.weight))
+                 .data;
   const std::int64_t chunk = stage.tokens;
   const std::int64_t block = product_block(p.tokens);
   for (std::int64_t start = 0; start < p.tokens; start += chunk) {
     const std::int64_t tokens = std::min(chunk, p.tokens - start);
-    Matrix<const A> wide_x, wide_dy;
-    if constexpr (kStaged) {
-      A* staged_x = piece<A>(args.workspace, stage.x);
-      A* staged_dy = piece<A>(args.workspace, stage.y);
-      widen(pool, tokens, p.in, x.rows_from(start), staged_x);
-      widen(pool, tokens, p.out, dy.rows_from(start), staged_dy);
-      wide_x = {staged_x, p.in};
-      wide_dy = {staged_dy, p.out};
-    } else {
-      wide_x = x;
-      wide_dy = dy;
-    }
+    const Matrix<const A> wide_x =
+        operand<T>(pool, tokens, p.in, x.rows_from(start), piece<A>(args.workspace, stage.x));
+    const Matrix<const A> wide_dy =
+        operand<T>(pool, tokens, p.out, dy.rows_from(start), piece<A>(args.workspace, stage.y));
     add_weight_gradient<A>(pool, tokens, p.in, p.out, wide_dy, wide_x,
                            piece<A>(args.workspace, stage.runs), args.dweight.as<A>());
     if (args.dbias) add_bias_gradient<A>(pool, tokens, p.out, wide_dy, args.dbias.as<A>());
@@ -192,9 +170,9 @@ void backward(ThreadPool& pool, const LinearBackward& args) {
         z = dx.rows_from(begin);
       }
       const std::int64_t rows = end - begin;
-      const Matrix<const A> operand = wide_dy.rows_from(begin);
-      gemm(Trans::no, Trans::no, rows, p.in, p.out, A(1), operand.data, operand.ld, weight, p.in,
-           A(0), z.data, z.ld);
+      const Matrix<const A> here = wide_dy.rows_from(begin);
+      gemm(Trans::no, Trans::no, rows, p.in, p.out, A(1), here.data, here.ld, weight, p.in, A(0),
+           z.data, z.ld);
       if (x_pre.data != nullptr)
         gelu_gradient_rows<T, A>(rows, p.in, {z.data, z.ld}, x_pre.rows_from(start + begin),
                                  dx.rows_from(start + begin));

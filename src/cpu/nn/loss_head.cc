@@ -94,24 +94,14 @@ void run(ThreadPool& pool, const LossHead& args) {
     return reinterpret_cast<A*>(args.workspace.data() + offset);
   };
   A* logits = piece(stage.logits);
-  const A* weight;
-  if constexpr (kStaged) {
-    widen(pool, vocab, width, Matrix<const T>{args.weight.as<T>(), width}, piece(stage.weight));
-    weight = piece(stage.weight);
-  } else {
-    weight = args.weight.as<T>();
-  }
-  const std::int64_t block = product_block(tokens);
+  const A* weight =
+      operand<T>(pool, vocab, width, {args.weight.as<T>(), width}, piece(stage.weight)).data;
+  const std::int64_t block = product_block(stage.tokens);
   for (std::int64_t start = 0; start < tokens; start += stage.tokens) {
     const std::int64_t here = std::min(stage.tokens, tokens - start);
-    const T* first = args.hidden.as<T>() + start * width;
-    const A* hidden;
-    if constexpr (kStaged) {
-      widen(pool, here, width, Matrix<const T>{first, width}, piece(stage.hidden));
-      hidden = piece(stage.hidden);
-    } else {
-      hidden = first;
-    }
+    const A* hidden = operand<T>(pool, here, width, {args.hidden.as<T>() + start * width, width},
+                                 piece(stage.hidden))
+                          .data;
     for_blocks(pool, here, block, [&](std::int64_t begin, std::int64_t end) {
       A* z = logits + begin * vocab;
       gemm(Trans::no, Trans::yes, end - begin, vocab, width, A(1), hidden + begin * width, width,

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "base/dtype.h"
 #include "base/parallel.h"
 #include "cpu/blas.h"
 
@@ -32,5 +34,17 @@ void widen(ThreadPool& pool, std::int64_t rows, std::int64_t width, Matrix<const
            float* to);
 template <class T>
 void narrow(std::int64_t rows, std::int64_t width, Matrix<const float> from, Matrix<T> to);
+
+// Rows as a product takes them: themselves, or widened into `place`, [rows, width].
+template <class T>
+Matrix<const accumulator_t<T>> operand(ThreadPool& pool, std::int64_t rows, std::int64_t width,
+                                       Matrix<const T> from, accumulator_t<T>* place) {
+  if constexpr (std::is_same_v<T, accumulator_t<T>>) {
+    return from;
+  } else {
+    widen(pool, rows, width, from, place);
+    return {place, width};
+  }
+}
 
 }  // namespace tilefold::cpu
