@@ -58,7 +58,7 @@ install_packages() {
 }
 
 # Compilers at once: the allowed cores; CMake's job pools hold them to what memory carries.
-jobs() { nproc; }
+compilers() { nproc; }
 
 configure() {
   local generator=()
