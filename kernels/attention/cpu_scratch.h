@@ -55,7 +55,49 @@ struct Forward {
   }
 };
 
-// One worker's backward of such a block.
+// One worker's decoding: single rows against a tile of keys.
+struct Decode {
+  std::int64_t q = 0;     // [d]           scale q
+  std::int64_t s = 0;     // [tile_k]      scores, then probabilities
+  std::int64_t keep = 0;  // [tile_k][32]  dropout factors
+  std::int64_t k = 0;     // [tile_k][d]
+  std::int64_t v = 0;     // [tile_k][d]
+  std::int64_t total = 0;
+
+  constexpr Decode(std::int64_t tile_k, std::int64_t d, bool dropout) {
+    Carver c;
+    q = c.take(d);
+    s = c.take(tile_k);
+    keep = c.take(dropout ? tile_k * kPanel : 0);
+    k = c.take(tile_k * d);
+    v = c.take(tile_k * d);
+    total = c.used;
+  }
+};
+
+// What the parts of the key axis leave, for split and decode.
+struct Partials {
+  std::int64_t parts = 0, rows = 0, d = 0;
+  std::int64_t o = 0;  // [parts][rows][d], rows = batch * heads * seq_q
+  std::int64_t m = 0;  // [parts][rows]
+  std::int64_t l = 0;  // [parts][rows]
+  std::int64_t total = 0;
+
+  constexpr Partials(const AttentionProblem& x, std::int64_t parts_)
+      : parts(parts_), rows(x.batch * x.heads * x.seq_q), d(x.d) {
+    Carver c;
+    o = c.take(parts * rows * d);
+    m = c.take(parts * rows);
+    l = c.take(parts * rows);
+    total = c.used;
+  }
+  // Of `part_rows` = parts * rows.
+  static constexpr std::int64_t size(std::int64_t part_rows, std::int64_t d) {
+    return round_up(part_rows * d, 16) + 2 * round_up(part_rows, 16);
+  }
+};
+
+// One worker's backward of a block of tile_q query rows.
 struct Backward {
   std::int64_t padded_d = 0;     // d, to whole groups of 16 columns
   std::int64_t q = 0;            // [tile_q / 32][d][32]           (scale Q)^T

@@ -1,44 +1,184 @@
 #include "kernels/attention/select.h"
 
+#include <algorithm>
+#include <array>
+#include <span>
+
 #include "base/error.h"
 #include "kernels/attention/cpu_scratch.h"
 
 namespace tilefold {
 namespace {
 
+using enum AttentionStrategy;
+
+// One line of a table: the first that fits is taken.
+struct Row {
+  AttentionStrategy strategy;
+  const char* when;
+  bool (*fits)(const AttentionProblem&);
+  std::int64_t tile_q, tile_k;
+  const char* reason;
+};
+
+// ---- CPU -----------------------------------------------------------------------------------------
+
+// Pieces of work that a problem should fall into, so that threads are busy. Not the number of
+// threads of this machine: bits must not depend on it.
+constexpr std::int64_t kPieces = 32;
+constexpr std::int64_t kDecodeRows = 8;    // query rows of a kv head's group
+constexpr std::int64_t kLeastTiles = 2;    // key tiles of a part
+
+std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
+std::int64_t rows_of_group(const AttentionProblem& x) {
+  return x.heads / x.kv_heads * x.max_seq_q;
+}
+
+// Blocks of query rows over batch and heads. Documents are cut by rows of the whole sequence.
+std::int64_t query_blocks(const AttentionProblem& x, std::int64_t tile_q) {
+  return x.batch * x.heads * ceil_div(x.seq_q, tile_q);
+}
+
+// Sequences over batch or documents, and kv heads: what decode deals out before it cuts the keys.
+std::int64_t decode_units(const AttentionProblem& x) {
+  return x.batch * x.kv_heads * std::max<std::int64_t>(x.documents, 1);
+}
+
+// Parts that `pieces` of work are cut into along the keys.
+std::int64_t parts(std::int64_t pieces, std::int64_t seq_k, std::int64_t tile_k) {
+  const std::int64_t most = std::max<std::int64_t>(1, seq_k / (kLeastTiles * tile_k));
+  return std::clamp<std::int64_t>(kPieces / std::max<std::int64_t>(pieces, 1), 1, most);
+}
+
+constexpr std::array kCpuForward = {
+    Row{decode, "forward, heads / kv_heads * seq_q <= 8",
+        [](const AttentionProblem& x) { return rows_of_group(x) <= kDecodeRows; }, 32, 128,
+        "so few rows would leave a panel empty: lanes along keys and d, each key read once"},
+    Row{split, "forward, fewer than 32 query blocks, 512 keys or more",
+        [](const AttentionProblem& x) {
+          return parts(query_blocks(x, 128), x.max_seq_k, 128) > 1;
+        },
+        128, 128, "too few query blocks for the threads: the key axis is cut as well"},
+    Row{tiled, "forward, otherwise", [](const AttentionProblem&) { return true; }, 128, 128,
+        "Q, O and a tile of K and V stay in a core's L2, a panel of scores (16 KiB) in its L1"},
+};
+
+constexpr std::array kCpuBackward = {
+    Row{tiled, "backward", [](const AttentionProblem&) { return true; }, 128, 128,
+        "P and dS of a tile (64 KiB each) stay in a core's L2"},
+};
+
+std::span<const Row> cpu_table(const AttentionProblem& x) {
+  if (x.backward) return kCpuBackward;
+  return kCpuForward;
+}
+
+AttentionChoice cpu_choice(const AttentionProblem& x, const Row& row) {
+  AttentionChoice choice;
+  choice.strategy = row.strategy;
+  choice.tile_q = row.tile_q;
+  choice.tile_k = row.tile_k;
+  choice.reason = row.reason;
+  if (row.strategy == split)
+    choice.splits = parts(query_blocks(x, row.tile_q), x.max_seq_k, row.tile_k);
+  if (row.strategy == decode) choice.splits = parts(decode_units(x), x.max_seq_k, row.tile_k);
+  return choice;
+}
+
+// Rows of partial results of the largest problem that is in no size larger than x: a plan for the
+// largest shape holds what smaller ones need, which may be cut into parts though the largest is not.
+std::int64_t most_partial_rows(const AttentionProblem& x, const Row& row) {
+  const std::int64_t rows = x.batch * x.heads * x.seq_q;
+  const std::int64_t most = rows * parts(1, x.max_seq_k, row.tile_k);
+  std::int64_t bound = 0;
+  if (row.strategy == split) {
+    bound = std::max(kPieces, query_blocks(x, row.tile_q)) * row.tile_q;
+  } else {
+    const bool chosen = x.options.strategy == automatic;  // then for few rows only
+    const std::int64_t group = chosen ? std::min(rows_of_group(x), kDecodeRows) : rows_of_group(x);
+    bound = std::max(kPieces, decode_units(x)) * group;
+  }
+  return std::min(most, bound);
+}
+
 std::int64_t cpu_workspace(const AttentionProblem& x, const AttentionChoice& choice, int workers) {
   const std::int64_t real = x.dtype == DType::f64 ? 8 : 4;
   const bool dropout = x.options.dropout.p > 0;
-  if (choice.strategy == AttentionStrategy::naive)
-    return workers * cpu_scratch::naive_bytes(x);
+  if (choice.strategy == naive) return workers * cpu_scratch::naive_bytes(x);
   if (x.backward)
-    return real * (workers *
-                       cpu_scratch::Backward(choice.tile_q, choice.tile_k, x.d, dropout).total +
-                   cpu_scratch::BackwardSums(x, choice.tile_k, workers, real).total);
-  return real * workers * cpu_scratch::Forward(choice.tile_q, choice.tile_k, x.d, dropout).total;
+    return real *
+           (workers * cpu_scratch::Backward(choice.tile_q, choice.tile_k, x.d, dropout).total +
+            cpu_scratch::BackwardSums(x, choice.tile_k, workers, real).total);
+
+  std::int64_t worker = 0, partials = 0;
+  for (const Row& row : kCpuForward) {
+    if (x.options.strategy != automatic && row.strategy != choice.strategy) continue;
+    const std::int64_t of_row =
+        row.strategy == decode
+            ? cpu_scratch::Decode(row.tile_k, x.d, dropout).total
+            : cpu_scratch::Forward(row.tile_q, row.tile_k, x.d, dropout).total;
+    worker = std::max(worker, of_row);
+    if (row.strategy != tiled)
+      partials = std::max(partials, cpu_scratch::Partials::size(most_partial_rows(x, row), x.d));
+  }
+  if (choice.strategy != tiled)
+    partials = std::max(partials, cpu_scratch::Partials(x, choice.splits).total);
+  return real * (workers * worker + partials);
 }
 
-AttentionChoice select_cpu(const AttentionProblem& problem, const DeviceInfo& device) {
-  AttentionChoice choice;
-  choice.strategy = problem.options.strategy == AttentionStrategy::naive ? AttentionStrategy::naive
-                                                                         : AttentionStrategy::tiled;
-  choice.tile_q = 128;
-  choice.tile_k = 128;
-  choice.workspace_bytes = cpu_workspace(problem, choice, device.processors);
+constexpr Row kCpuNaive = {naive, "only where asked for", nullptr, 0, 0,
+                           "scores go to memory: slower at every length measured"};
+
+const Row& cpu_row(const AttentionProblem& x) {
+  const std::span<const Row> table = cpu_table(x);
+  if (x.options.strategy == naive) return kCpuNaive;
+  for (const Row& row : table)
+    if (x.options.strategy == automatic ? row.fits(x) : row.strategy == x.options.strategy)
+      return row;
+  return table.back();  // split and decode have tiled's backward
+}
+
+AttentionChoice select_cpu(const AttentionProblem& x, const DeviceInfo& device) {
+  AttentionChoice choice = cpu_choice(x, cpu_row(x));
+  choice.workspace_bytes = cpu_workspace(x, choice, device.processors);
   return choice;
+}
+
+void print_row(std::ostringstream& out, const Row& row, bool picked) {
+  out << (picked ? "* " : "  ") << name_of(row.strategy)
+      << std::string(8 - name_of(row.strategy).size(), ' ');
+  if (row.tile_q > 0) out << row.tile_q << " x " << row.tile_k << "  ";
+  out << row.when << "\n            " << row.reason << "\n";
+}
+
+std::string explain_cpu(const AttentionProblem& x, const DeviceInfo& device) {
+  const AttentionChoice choice = select_cpu(x, device);
+  const Row& taken = cpu_row(x);
+  std::ostringstream out;
+  out << "attention on " << device.name << ": the first row that fits (*), tiles in queries x keys\n";
+  for (const Row& row : kCpuForward) print_row(out, row, &row == &taken);
+  for (const Row& row : kCpuBackward) print_row(out, row, &row == &taken);
+  print_row(out, kCpuNaive, &kCpuNaive == &taken);
+  out << "pick: " << name_of(choice.strategy);
+  if (choice.tile_q > 0) out << ", tiles " << choice.tile_q << " x " << choice.tile_k;
+  if (choice.splits > 1) out << ", key axis in " << choice.splits << " parts";
+  out << ", workspace " << choice.workspace_bytes << " bytes\n";
+  return out.str();
 }
 
 }  // namespace
 
 AttentionChoice select_attention(const AttentionProblem& problem, const DeviceInfo& device) {
-  require(device.kind == DeviceKind::cpu, "attention: no kernel for ", device.name);
+  require(device.kind == DeviceKind::cpu, "attention: no kernel for ", device.name,
+          "; allowed: cpu");
   return select_cpu(problem, device);
 }
 
 std::string explain_attention(const AttentionProblem& problem, const DeviceInfo& device) {
-  const AttentionChoice choice = select_attention(problem, device);
-  return str(name_of(choice.strategy), " tile_q ", choice.tile_q, " tile_k ", choice.tile_k,
-             " workspace ", choice.workspace_bytes, " bytes\n");
+  require(device.kind == DeviceKind::cpu, "attention: no kernel for ", device.name,
+          "; allowed: cpu");
+  return explain_cpu(problem, device);
 }
 
 }  // namespace tilefold

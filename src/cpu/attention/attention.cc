@@ -26,10 +26,16 @@ void naive(ThreadPool& pool, const Args& args,
 
 void attention_forward(Stream& stream, const AttentionForward& args, const AttentionChoice& choice) {
   ThreadPool& pool = pool_of(stream);
-  if (choice.strategy == AttentionStrategy::naive)
-    naive<AttentionForward>(pool, args, reference::attention_forward);
-  else
-    tiled_forward(pool, args, choice);
+  switch (choice.strategy) {
+    case AttentionStrategy::naive:
+      return naive<AttentionForward>(pool, args, reference::attention_forward);
+    case AttentionStrategy::split:
+      return split_forward(pool, args, choice);
+    case AttentionStrategy::decode:
+      return decode_forward(pool, args, choice);
+    default:
+      return tiled_forward(pool, args, choice);
+  }
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args,

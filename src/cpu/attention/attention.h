@@ -17,6 +17,8 @@ struct AttentionTrace {
 
 void tiled_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice,
                    AttentionTrace* trace = nullptr);
+void split_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice);
+void decode_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice);
 void tiled_backward(ThreadPool& pool, const AttentionBackward& args, const AttentionChoice& choice,
                     AttentionTrace* trace = nullptr);
 

@@ -37,6 +37,9 @@ class Blocks {
 
   std::int64_t blocks() const { return (problem_.seq_q + tile_q_ - 1) / tile_q_; }
   std::int64_t documents() const { return packed() ? problem_.documents : 1; }
+  Range rows(std::int64_t block) const {
+    return {block * tile_q_, std::min((block + 1) * tile_q_, problem_.seq_q)};
+  }
   // Rows behind the last document begin here.
   std::int64_t end_q() const { return packed() ? q_offset(documents()) : problem_.seq_q; }
   std::int64_t end_k() const { return packed() ? k_offset(documents()) : problem_.seq_k; }
@@ -61,6 +64,13 @@ class Blocks {
     if (!packed()) return {0, 0, 0, 0, 0, problem_.seq_q, 0, problem_.seq_k};
     return {x, 0, 0, 0, q_offset(x), q_offset(x + 1) - q_offset(x),
             k_offset(x), k_offset(x + 1) - k_offset(x)};
+  }
+
+  Segment whole_document(std::int64_t x) const {
+    Segment s = document(x);
+    s.at = s.q_at;
+    s.rows = s.seq_q;
+    return s;
   }
 
   // Keys of the document that some of the segment's rows [row, row + rows) see.
@@ -95,8 +105,11 @@ class Blocks {
     return (document.seq_k + tile_k_ - 1) / tile_k_;
   }
 
-  // Whether later blocks see more keys: then the last block comes first, for balance.
-  bool ascending() const { return effective_window_right(problem_.options) >= 0; }
+  // The order in which threads take up blocks: the last one first where later blocks see more keys,
+  // so that the short ones fill the end. It is its own inverse.
+  std::int64_t nth(std::int64_t n) const {
+    return effective_window_right(problem_.options) >= 0 ? blocks() - 1 - n : n;
+  }
 
  private:
   bool packed() const { return bool(documents_.cu_seqlens_q); }

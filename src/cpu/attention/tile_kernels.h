@@ -60,7 +60,8 @@ struct TileKernels {
   // y[c][n] = factor * x[n * x_row + c] for n < rows, 0 for rows <= n < 32.  y [d][32]
   void (*to_panel)(const Real* x, std::int64_t x_row, std::int64_t rows, std::int64_t d, Real factor,
                    Real* y);
-  // y[n * y_row + c] = x[c][n] / divisor[n] (0 where divisor is 0) for n < rows.  x [d][32]
+  // y[n * y_row + c] = x[c][n] / divisor[n] (0 where divisor is 0) for n < rows.
+  // x [d][32], divisor [32]
   void (*from_panel)(const Real* x, std::int64_t d, const Real* divisor, std::int64_t rows, Real* y,
                      std::int64_t y_row);
 };

@@ -1,9 +1,12 @@
+#include "cpu/attention/row_kernels_inl.h"
 #include "cpu/attention/tile_kernels_inl.h"
 
 namespace tilefold::cpu::avx512 {
 
 constexpr TileKernels<float> kFloat = Bodies<Simd<float, 16>, 8>::table("avx512");
 constexpr TileKernels<double> kDouble = Bodies<Simd<double, 8>, 8>::table("avx512");
+constexpr RowKernels<float> kFloatRows = RowBodies<Simd<float, 16>>::table();
+constexpr RowKernels<double> kDoubleRows = RowBodies<Simd<double, 8>>::table();
 constexpr StorageKernels kStorage = {widen_bf16, widen_f16};
 
 }  // namespace tilefold::cpu::avx512

@@ -124,8 +124,7 @@ class Backward {
     Place x;
     x.unit = item / (group_ * blocks_.blocks());
     x.member = item / blocks_.blocks() % group_;
-    x.block = item % blocks_.blocks();
-    if (blocks_.ascending()) x.block = blocks_.blocks() - 1 - x.block;
+    x.block = blocks_.nth(item % blocks_.blocks());
     const std::int64_t batch = x.unit / problem_.kv_heads, kv_head = x.unit % problem_.kv_heads;
     const std::int64_t head = kv_head * group_ + x.member;
     x.q = rows_of<T>(args_.q, batch, head);
@@ -148,17 +147,17 @@ class Backward {
       const Range tiles = blocks_.tiles(s);
       for (std::int64_t t = tiles.begin; t < tiles.end; ++t) {
         const Range keys = blocks_.tile(s, t);
-        load_rows(x.k, s.k_at + keys.begin, keys.size(), problem_.d, scratch.k);
-        load_rows(x.v, s.k_at + keys.begin, keys.size(), problem_.d, scratch.v);
+        const auto k = rows_in_place(x.k, s.k_at + keys.begin, keys.size(), problem_.d, scratch.k);
+        const auto v = rows_in_place(x.v, s.k_at + keys.begin, keys.size(), problem_.d, scratch.v);
         for (std::int64_t row = 0; row < s.rows; row += kPanel)
-          panel(s, keys, row, keep, scratch);
+          panel(s, keys, k, v, row, keep, scratch);
         add_in_turn(s, t, keys, x, scratch);
       }
       store_panels(kernels_, scratch.dq, problem_.d, scratch.inverse_scale, x.dq, s.at, s.rows, scratch.rows);
       visited += tiles.size();
     });
-    zero_rows(x.dq, std::max(x.block * tile_q_, blocks_.end_q()),
-              std::min((x.block + 1) * tile_q_, problem_.seq_q), problem_.d);
+    const Range rows = blocks_.rows(x.block);
+    zero_rows(x.dq, std::max(rows.begin, blocks_.end_q()), rows.end, problem_.d);
     return visited;
   }
 
@@ -201,8 +200,8 @@ class Backward {
 
   // P^T and dS^T of the segment's rows [row, row + 32), zeros at keys that none of them sees, and
   // their share of dQ^T.
-  void panel(const Segment& s, const Range& tile, std::int64_t row, const Keep<Real>& keep,
-             const Scratch<Real>& x) const {
+  void panel(const Segment& s, const Range& tile, Rows<const Real> k, Rows<const Real> v,
+             std::int64_t row, const Keep<Real>& keep, const Scratch<Real>& x) const {
     const std::int64_t d = problem_.d, rows = std::min(kPanel, s.rows - row);
     Real *p = x.p + row * tile_k_, *ds = x.ds + row * tile_k_;
     const Range seen = blocks_.keys(s, row, rows), common = blocks_.common_keys(s, row, rows);
@@ -217,8 +216,8 @@ class Backward {
     p += skipped * kPanel;
     ds += skipped * kPanel;
 
-    kernels_.products(count, kPanel, d, x.k + skipped * d, d, 1, 0, x.q + row * d, p, kPanel, false);
-    kernels_.products(count, kPanel, d, x.v + skipped * d, d, 1, 0, x.d_o + row * d, ds, kPanel,
+    kernels_.products(count, kPanel, d, k[skipped], k.stride, 1, 0, x.q + row * d, p, kPanel, false);
+    kernels_.products(count, kPanel, d, v[skipped], v.stride, 1, 0, x.d_o + row * d, ds, kPanel,
                       false);
     if (cap_ > 0) kernels_.soften(p, count, cap_);
     if (common.begin > keys.begin || common.end < keys.end)
@@ -227,15 +226,16 @@ class Backward {
       keep.fill(s.at + row, s.at + row + rows, s.k_at + keys.begin, s.k_at + keys.end, x.keep);
     kernels_.differentiate(p, ds, count, x.m + row, x.log_l + row, x.delta + row,
                            keep.on() ? x.keep : nullptr, cap_);
-    kernels_.accumulate(d, count, x.k + skipped * d, d, ds, x.dq + row * d, x.one);
+    kernels_.accumulate(d, count, k[skipped], k.stride, ds, x.dq + row * d, x.one);
   }
 
   // dV += P^T dO and dK += dS^T (scale Q) of one tile, after the blocks before this one.
   void add_in_turn(const Segment& s, std::int64_t t, const Range& keys, const Place& x,
                    const Scratch<Real>& scratch) const {
     const Range visitors = blocks_.visitors(s, t);
-    const std::int64_t place = blocks_.ascending() ? visitors.end - 1 - x.block
-                                                   : x.block - visitors.begin;
+    const std::int64_t first =
+        std::min(blocks_.nth(visitors.begin), blocks_.nth(visitors.end - 1));
+    const std::int64_t place = blocks_.nth(x.block) - first;
     const std::int64_t turns = group_ * visitors.size(), turn = x.member * visitors.size() + place;
     const std::int64_t slot = x.unit % sums_.slots, round = x.unit / sums_.slots;
     const std::atomic_ref<std::int64_t> visits(

@@ -1,3 +1,5 @@
+// The best instruction set that this machine has, looked up once.
+#include "cpu/attention/row_kernels.h"
 #include "cpu/attention/tile_kernels.h"
 
 namespace tilefold::cpu {
@@ -40,6 +42,16 @@ const TileKernels<float>& tile_kernels<float>() {
 template <>
 const TileKernels<double>& tile_kernels<double>() {
   return pick(baseline::kDouble, avx2::kDouble, avx512::kDouble);
+}
+
+template <>
+const RowKernels<float>& row_kernels<float>() {
+  return pick(baseline::kFloatRows, avx2::kFloatRows, avx512::kFloatRows);
+}
+
+template <>
+const RowKernels<double>& row_kernels<double>() {
+  return pick(baseline::kDoubleRows, avx2::kDoubleRows, avx512::kDoubleRows);
 }
 
 const StorageKernels& storage_kernels() {
