@@ -57,9 +57,6 @@ install_packages() {
   fi
 }
 
-# Compilers at once: the allowed cores; CMake's job pools hold them to what memory carries.
-compilers() { nproc; }
-
 configure() {
   local generator=()
   [ -f "$build/CMakeCache.txt" ] || generator=(-G Ninja)
