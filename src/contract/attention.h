@@ -9,8 +9,9 @@
 //   dq_i = scale sum_j ds k_j     dk_j = scale sum_i ds q_i     dv_j = sum_i p do_i
 //   (dk, dv summed over the query heads of a group)
 //
-// Backward recomputes p = exp((t - m) - ln l) from q, k, v, o and the row constants m, l; nothing
-// of size seq_q * seq_k is kept. Dropout acts on p after l was taken: o_i = sum_j mask p v_j.
+// Backward recomputes p = exp(t - m) / l from q, k, v, o and the row constants m, l (m is subtracted
+// first; exp((t - m) - ln l) would round a larger argument); nothing of size seq_q * seq_k is kept.
+// Dropout acts on p after l was taken: o_i = sum_j mask p v_j.
 //
 // Visible: with off = seq_k - seq_q, key j is visible to query i when
 //   i + off - window_left <= j <= i + off + window_right     (a limit of -1 is no limit)

@@ -4,7 +4,7 @@
 //
 //   forward    t = scores, m, l (accumulator type)   P = round(p)            [seq_q, seq_k] in T
 //              O = P V
-//   backward   p = exp((t - m) - ln l)               P = round(mask p)       [seq_q, seq_k] in T
+//   backward   p = exp(t - m) / l                    P = round(mask p)       [seq_q, seq_k] in T
 //              dS = round(p (mask dP - D) slope)                             [seq_q, seq_k] in T
 //              dQ = scale dS K    dK = scale dS^T Q    dV = P^T dO
 //
