@@ -99,23 +99,23 @@ struct Partials {
 
 // One worker's backward of a block of tile_q query rows.
 struct Backward {
-  std::int64_t padded_d = 0;     // d, to whole groups of 16 columns
-  std::int64_t q = 0;            // [tile_q / 32][d][32]           (scale Q)^T
-  std::int64_t d_o = 0;          // [tile_q / 32][d][32]           dO^T
-  std::int64_t dq = 0;           // [tile_q / 32][d][32]           dQ^T / scale
-  std::int64_t q_columns = 0;    // [padded_d / 32][tile_q][32]    scale Q, by groups of columns
-  std::int64_t d_o_columns = 0;  // [padded_d / 32][tile_q][32]    dO
-  std::int64_t p = 0;            // [tile_q / 32][tile_k][32]      S^T, then P^T (with dropout)
-  std::int64_t ds = 0;           // [tile_q / 32][tile_k][32]      dP^T, then dS^T
-  std::int64_t keep = 0;         // [tile_k][32]                   dropout factors
-  std::int64_t k = 0;            // [tile_k][d]
-  std::int64_t v = 0;            // [tile_k][d]
-  std::int64_t rows = 0;         // [2][32][d]
-  std::int64_t m = 0;            // [tile_q]   0 for rows without keys
-  std::int64_t log_l = 0;        // [tile_q]   inf for rows without keys
-  std::int64_t delta = 0;        // [tile_q]   D
+  std::int64_t padded_d = 0;       // d, to whole groups of 16 columns
+  std::int64_t q = 0;              // [tile_q / 32][d][32]           (scale Q)^T
+  std::int64_t d_o = 0;            // [tile_q / 32][d][32]           dO^T
+  std::int64_t dq = 0;             // [tile_q / 32][d][32]           dQ^T / scale
+  std::int64_t q_columns = 0;      // [padded_d / 32][tile_q][32]    scale Q, by groups of columns
+  std::int64_t d_o_columns = 0;    // [padded_d / 32][tile_q][32]    dO
+  std::int64_t p = 0;              // [tile_q / 32][tile_k][32]      S^T, then P^T (with dropout)
+  std::int64_t ds = 0;             // [tile_q / 32][tile_k][32]      dP^T, then dS^T
+  std::int64_t keep = 0;           // [tile_k][32]                   dropout factors
+  std::int64_t k = 0;              // [tile_k][d]
+  std::int64_t v = 0;              // [tile_k][d]
+  std::int64_t rows = 0;           // [2][32][d]
+  std::int64_t m = 0;              // [tile_q]   0 for rows without keys
+  std::int64_t inverse_l = 0;      // [tile_q]   1 / l, 0 for rows without keys
+  std::int64_t delta = 0;          // [tile_q]   D
   std::int64_t inverse_scale = 0;  // [tile_q]
-  std::int64_t one = 0;          // [32]       ones
+  std::int64_t one = 0;            // [32]       ones
   std::int64_t total = 0;
 
   constexpr Backward(std::int64_t tile_q, std::int64_t tile_k, std::int64_t d, bool dropout) {
@@ -134,7 +134,7 @@ struct Backward {
     v = c.take(tile_k * d);
     rows = c.take(2 * kPanel * d);
     m = c.take(tile_q);
-    log_l = c.take(tile_q);
+    inverse_l = c.take(tile_q);
     delta = c.take(tile_q);
     inverse_scale = c.take(tile_q);
     one = c.take(kPanel);
@@ -142,14 +142,14 @@ struct Backward {
   }
 };
 
-// What backward's workers share: sums of dK and dV of the kv heads that are being worked on, and how
-// many query blocks have added to each key tile.
+// What backward's workers share: sums of dK and dV of the kv heads that are being worked on, and
+// how many query blocks have added to each key tile.
 struct BackwardSums {
-  std::int64_t slots = 0;     // kv heads at a time: one a worker and one more, so that none waits
-  std::int64_t tiles = 0;     // key tiles of a kv head, over all documents
-  std::int64_t dk = 0;        // [slots][seq_k][padded_d]
-  std::int64_t dv = 0;        // [slots][seq_k][padded_d]
-  std::int64_t visits = 0;    // [slots][tiles] 64-bit counts
+  std::int64_t slots = 0;   // kv heads at a time: one a worker and one more, so that none waits
+  std::int64_t tiles = 0;   // key tiles of a kv head, over all documents
+  std::int64_t dk = 0;      // [slots][seq_k][padded_d]
+  std::int64_t dv = 0;      // [slots][seq_k][padded_d]
+  std::int64_t visits = 0;  // [slots][tiles] 64-bit counts
   std::int64_t total = 0;
 
   constexpr BackwardSums(const AttentionProblem& x, std::int64_t tile_k, std::int64_t workers,

@@ -68,8 +68,7 @@ class ForwardSweep {
     const std::int64_t kv_head = head / (problem_.heads / problem_.kv_heads);
     return {rows_of<T>(args_.q, batch, head), rows_of<T>(args_.k, batch, kv_head),
             rows_of<T>(args_.v, batch, kv_head),
-            Keep<Real>(args_.options.dropout, batch, problem_.seq_q, head,
-                       problem_.documents > 0)};
+            Keep<Real>(args_.options.dropout, batch, problem_.seq_q, head, problem_.documents > 0)};
   }
 
   // Leaves m, l and O^T (not divided by l) of the segment's rows in scratch.
@@ -84,8 +83,7 @@ class ForwardSweep {
       const Range keys = blocks_.tile(s, t);
       const auto k = rows_in_place(x.k, s.k_at + keys.begin, keys.size(), d, scratch.k);
       const auto v = rows_in_place(x.v, s.k_at + keys.begin, keys.size(), d, scratch.v);
-      for (std::int64_t row = 0; row < s.rows; row += kPanel)
-        panel(s, x, keys, k, v, row, scratch);
+      for (std::int64_t row = 0; row < s.rows; row += kPanel) panel(s, x, keys, k, v, row, scratch);
     }
   }
 
@@ -100,8 +98,7 @@ class ForwardSweep {
     const Range keys{tile.begin + skipped, std::min(tile.end, seen.end)};
     if (keys.size() <= 0) return;
 
-    kernels_.products(keys.size(), kPanel, d, k[skipped], k.stride, 1, 0, scratch.q + row * d,
-                      scratch.s, kPanel, false);
+    scores(kernels_, keys.size(), d, k[skipped], k.stride, scratch.q + row * d, scratch.s);
     if (cap_ > 0) kernels_.soften(scratch.s, keys.size(), cap_);
     if (common.begin > keys.begin || common.end < keys.end)
       hide(kernels_, blocks_, s, row, rows, keys, scratch.s);

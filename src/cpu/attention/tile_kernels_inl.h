@@ -1,5 +1,5 @@
-// Bodies of the table in tile_kernels.h, for the instruction set that the including translation unit
-// is compiled for (see simd_inl.h).
+// Bodies of the table in tile_kernels.h, for the instruction set that the including translation
+// unit is compiled for (see simd_inl.h).
 #pragma once
 
 #include <cstdint>
@@ -58,13 +58,13 @@ void all_rows(std::int64_t rows, std::int64_t depth, const typename S::Real* a, 
   std::int64_t r = 0;
   for (; r + kRows <= rows; r += kRows)
     micro<S, kRows, kVectors, kByRows, kStore>(depth, a + r * (kByRows ? a_step : 1), a_step,
-                                               segments, a_segment, b, c + r * c_row, c_row, factor);
+                                               segments, a_segment, b, c + r * c_row, c_row,
+                                               factor);
   if constexpr (kRows > 1)
     if (r < rows)
-      all_rows<S, kRows / 2, kVectors, kByRows, kStore>(rows - r, depth,
-                                                        a + r * (kByRows ? a_step : 1), a_step,
-                                                        segments, a_segment, b, c + r * c_row,
-                                                        c_row, factor);
+      all_rows<S, kRows / 2, kVectors, kByRows, kStore>(
+          rows - r, depth, a + r * (kByRows ? a_step : 1), a_step, segments, a_segment, b,
+          c + r * c_row, c_row, factor);
 }
 
 // The table's functions for registers of S, kRows x 2 of them in a product.
@@ -80,11 +80,13 @@ struct Bodies {
                        const Real* b, Real* c, std::int64_t c_row, bool add) {
     std::int64_t n = 0;
     for (; n + kStep <= columns; n += kStep)
-      (add ? all_rows<S, kRows, 2, true, Store::add> : all_rows<S, kRows, 2, true, Store::set>)(
-          rows, depth, a, a_row, segments, a_segment, b + n, c + n, c_row, nullptr);
+      (add ? all_rows<S, kRows, 2, true, Store::add>
+           : all_rows<S, kRows, 2, true, Store::set>)(rows, depth, a, a_row, segments, a_segment,
+                                                      b + n, c + n, c_row, nullptr);
     if (n < columns)
-      (add ? all_rows<S, kRows, 1, true, Store::add> : all_rows<S, kRows, 1, true, Store::set>)(
-          rows, depth, a, a_row, segments, a_segment, b + n, c + n, c_row, nullptr);
+      (add ? all_rows<S, kRows, 1, true, Store::add>
+           : all_rows<S, kRows, 1, true, Store::set>)(rows, depth, a, a_row, segments, a_segment,
+                                                      b + n, c + n, c_row, nullptr);
   }
 
   static void accumulate(std::int64_t rows, std::int64_t depth, const Real* a, std::int64_t a_row,
@@ -141,13 +143,13 @@ struct Bodies {
     }
   }
 
-  static void differentiate(Real* s, Real* dp, std::int64_t keys, const Real* m, const Real* log_l,
-                            const Real* delta, const Real* keep, Real cap) {
+  static void differentiate(Real* s, Real* dp, std::int64_t keys, const Real* m,
+                            const Real* inverse_l, const Real* delta, const Real* keep, Real cap) {
     for (std::int64_t n = 0; n < kPanel; n += kLanes) {
-      const V top = S::load(m + n), log_sum = S::load(log_l + n), d = S::load(delta + n);
+      const V top = S::load(m + n), inverse = S::load(inverse_l + n), d = S::load(delta + n);
       for (std::int64_t e = n; e < keys * kPanel; e += kPanel) {
         const V t = S::load(s + e);
-        const V p = exp<S>(S::min(t - top, V{}) - log_sum);
+        const V p = exp<S>(S::min(t - top, V{})) * inverse;
         V dropped = p, gradient = S::load(dp + e);
         if (keep) {
           dropped *= S::load(keep + e);
@@ -208,8 +210,8 @@ struct Bodies {
   }
 
   static constexpr TileKernels<Real> table(const char* name) {
-    return {name,          products, accumulate, soften,     hide, fold,
-            differentiate, drop,     to_panel,   from_panel};
+    return {name, products,      accumulate, soften,   hide,
+            fold, differentiate, drop,       to_panel, from_panel};
   }
 };
 

@@ -7,14 +7,12 @@
 //                           in turn:  dV += P^T dO      dK += dS^T (scale Q)
 //   dq = scale dQ
 //
-// One pass, five products a tile. dK and dV sum over blocks and over the heads of a group: blocks add
-// to a tile's sums in the order of their numbers, whatever thread runs them, so the bits are fixed.
-// A block waits for its turn only after its own products are done, and blocks start in order, so
-// threads follow one another through the tiles and hardly wait; the first unfinished block never
-// does. Two passes (dK and dV, then dQ) would need no turns, but seven products.
+// One pass, five products a tile. dK and dV sum over blocks and over the heads of a group: blocks
+// add to a tile's sums in the order of their numbers, whatever thread runs them, so the bits are
+// fixed. A block waits for its turn only after its own products are done, and blocks start in
+// order, so threads follow one another through the tiles and hardly wait; the first unfinished
+// block never does. Two passes (dK and dV, then dQ) would need no turns, but seven products.
 #include <atomic>
-#include <cmath>
-#include <limits>
 #include <thread>
 
 #include "cpu/attention/attention.h"
@@ -29,8 +27,8 @@ namespace {
 template <class Real>
 struct Scratch {
   // Shapes: cpu_scratch::Backward.
-  Real *q, *d_o, *dq, *q_columns, *d_o_columns, *p, *ds, *keep, *k, *v, *rows, *m, *log_l, *delta,
-      *inverse_scale, *one;
+  Real *q, *d_o, *dq, *q_columns, *d_o_columns, *p, *ds, *keep, *k, *v, *rows, *m, *inverse_l,
+      *delta, *inverse_scale, *one;
   Scratch(Real* base, const cpu_scratch::Backward& x)
       : q(base + x.q),
         d_o(base + x.d_o),
@@ -44,7 +42,7 @@ struct Scratch {
         v(base + x.v),
         rows(base + x.rows),
         m(base + x.m),
-        log_l(base + x.log_l),
+        inverse_l(base + x.inverse_l),
         delta(base + x.delta),
         inverse_scale(base + x.inverse_scale),
         one(base + x.one) {}
@@ -63,8 +61,8 @@ Real dot(const Real* x, const Real* y, std::int64_t d) {
 
 // y[c / 32][n][c % 32] = factor * x[n][c], 0 where c >= d; rows of a group of columns are tile_q.
 template <class Real>
-void to_columns(const Real* x, std::int64_t d, std::int64_t padded_d, Real factor, std::int64_t rows,
-                std::int64_t tile_q, Real* y) {
+void to_columns(const Real* x, std::int64_t d, std::int64_t padded_d, Real factor,
+                std::int64_t rows, std::int64_t tile_q, Real* y) {
   for (std::int64_t c0 = 0; c0 < padded_d; c0 += kPanel, y += tile_q * kPanel) {
     const std::int64_t count = std::min(kPanel, d - c0);
     for (std::int64_t n = 0; n < rows; ++n) {
@@ -153,7 +151,8 @@ class Backward {
           panel(s, keys, k, v, row, keep, scratch);
         add_in_turn(s, t, keys, x, scratch);
       }
-      store_panels(kernels_, scratch.dq, problem_.d, scratch.inverse_scale, x.dq, s.at, s.rows, scratch.rows);
+      store_panels(kernels_, scratch.dq, problem_.d, scratch.inverse_scale, x.dq, s.at, s.rows,
+                   scratch.rows);
       visited += tiles.size();
     });
     const Range rows = blocks_.rows(x.block);
@@ -191,7 +190,7 @@ class Backward {
     for (std::int64_t n = 0; n < padded; ++n) {
       const bool live = n < s.rows && x.l[s.at + n] != 0;  // sees a key
       to.m[n] = live ? x.m[s.at + n] : 0;
-      to.log_l[n] = live ? std::log(x.l[s.at + n]) : std::numeric_limits<Real>::infinity();
+      to.inverse_l[n] = live ? 1 / x.l[s.at + n] : Real(0);
       if (!live) to.delta[n] = 0;
     }
     std::fill_n(to.inverse_scale, padded, 1 / scale_);
@@ -207,7 +206,8 @@ class Backward {
     const Range seen = blocks_.keys(s, row, rows), common = blocks_.common_keys(s, row, rows);
     const Range keys{std::clamp(seen.begin, tile.begin, tile.end),
                      std::clamp(seen.end, tile.begin, tile.end)};
-    const std::int64_t skipped = keys.begin - tile.begin, count = std::max<std::int64_t>(0, keys.size());
+    const std::int64_t skipped = keys.begin - tile.begin,
+                       count = std::max<std::int64_t>(0, keys.size());
     for (Real* zeroed : {p, ds}) {
       std::fill_n(zeroed, skipped * kPanel, Real(0));
       std::fill(zeroed + (skipped + count) * kPanel, zeroed + tile.size() * kPanel, Real(0));
@@ -216,15 +216,14 @@ class Backward {
     p += skipped * kPanel;
     ds += skipped * kPanel;
 
-    kernels_.products(count, kPanel, d, k[skipped], k.stride, 1, 0, x.q + row * d, p, kPanel, false);
-    kernels_.products(count, kPanel, d, v[skipped], v.stride, 1, 0, x.d_o + row * d, ds, kPanel,
-                      false);
+    scores(kernels_, count, d, k[skipped], k.stride, x.q + row * d, p);
+    scores(kernels_, count, d, v[skipped], v.stride, x.d_o + row * d, ds);
     if (cap_ > 0) kernels_.soften(p, count, cap_);
     if (common.begin > keys.begin || common.end < keys.end)
       hide(kernels_, blocks_, s, row, rows, keys, p);
     if (keep.on())
       keep.fill(s.at + row, s.at + row + rows, s.k_at + keys.begin, s.k_at + keys.end, x.keep);
-    kernels_.differentiate(p, ds, count, x.m + row, x.log_l + row, x.delta + row,
+    kernels_.differentiate(p, ds, count, x.m + row, x.inverse_l + row, x.delta + row,
                            keep.on() ? x.keep : nullptr, cap_);
     kernels_.accumulate(d, count, k[skipped], k.stride, ds, x.dq + row * d, x.one);
   }
@@ -233,8 +232,7 @@ class Backward {
   void add_in_turn(const Segment& s, std::int64_t t, const Range& keys, const Place& x,
                    const Scratch<Real>& scratch) const {
     const Range visitors = blocks_.visitors(s, t);
-    const std::int64_t first =
-        std::min(blocks_.nth(visitors.begin), blocks_.nth(visitors.end - 1));
+    const std::int64_t first = std::min(blocks_.nth(visitors.begin), blocks_.nth(visitors.end - 1));
     const std::int64_t place = blocks_.nth(x.block) - first;
     const std::int64_t turns = group_ * visitors.size(), turn = x.member * visitors.size() + place;
     const std::int64_t slot = x.unit % sums_.slots, round = x.unit / sums_.slots;
@@ -275,9 +273,9 @@ class Backward {
   cpu_scratch::BackwardSums sums_;
   std::int64_t tile_q_, tile_k_, group_;
   Real scale_, cap_;
-  Real* scratch_;          // [workers] of layout_
-  Real* shared_;           // sums_
-  std::int64_t* visits_;   // [slots][tiles]
+  Real* scratch_;         // [workers] of layout_
+  Real* shared_;          // sums_
+  std::int64_t* visits_;  // [slots][tiles]
 };
 
 }  // namespace
