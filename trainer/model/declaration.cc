@@ -39,12 +39,7 @@ std::int64_t Declaration::linear_bytes(std::int64_t in, std::int64_t out) const 
 }
 
 std::int64_t Declaration::norm_backward_bytes() const {
-  const auto bytes = [&](std::int64_t of_tokens) {
-    return residual_norm_backward_workspace(of_tokens, sizes.width, sizes.dtype, device);
-  };
-  // Fewer tokens may make more blocks; this many make the most.
-  const std::int64_t most_blocks = kMinNormBlock * kMaxNormBlocks;
-  return std::max(bytes(tokens()), bytes(std::min(tokens(), most_blocks)));
+  return residual_norm_backward_workspace(tokens(), sizes.width, sizes.dtype, device);
 }
 
 AttentionProblem Declaration::attention_problem(std::int64_t of_samples, std::int64_t of_seq,
