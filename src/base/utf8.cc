@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <cstdint>
+
 namespace tilefold {
 
 std::string utf8_text(char32_t character) {
