@@ -5,6 +5,7 @@
 
 #include "cpu/attention/row_kernels.h"
 #include "cpu/attention/simd_inl.h"
+#include "cpu/attention/tile_kernels.h"
 
 namespace tilefold::cpu {
 namespace {
@@ -21,27 +22,37 @@ struct RowBodies {
     return x[0];
   }
 
-  // kLanes keys side by side, squares of the key rows transposed in registers, so that each score is
-  // one chain of multiply-adds in ascending order, as in TileKernels::products.
+  // q . k over d columns for `lanes` keys side by side: squares of the key rows transposed in
+  // registers, one chain of multiply-adds in ascending order, as in TileKernels::products.
+  static V dot(const Real* q, const Real* k, std::int64_t k_row, std::int64_t lanes,
+               std::int64_t d) {
+    V sum = {};
+    std::int64_t c = 0;
+    for (; lanes == kLanes && c + kLanes <= d; c += kLanes) {
+      V square[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) square[i] = S::load(k + i * k_row + c);
+      S::transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) sum += S::all(q[c + i]) * square[i];
+    }
+    for (; c < d; ++c) {
+      V column = {};
+      for (std::int64_t i = 0; i < lanes; ++i) column[i] = k[i * k_row + c];
+      sum += S::all(q[c]) * column;
+    }
+    return sum;
+  }
+
+  // In the parts of scores() in tile_kernels.h: backward must find the very same score, for where
+  // scores are huge another rounding makes another p.
   static void dots(const Real* q, const Real* k, std::int64_t k_row, std::int64_t keys,
                    std::int64_t d, Real* s) {
     for (std::int64_t j = 0; j < keys; j += kLanes, k += kLanes * k_row) {
       const std::int64_t lanes = keys - j < kLanes ? keys - j : kLanes;
-      V sum = {};
-      std::int64_t c = 0;
-      for (; lanes == kLanes && c + kLanes <= d; c += kLanes) {
-        V square[kLanes];
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) square[i] = S::load(k + i * k_row + c);
-        S::transpose(square);
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) sum += S::all(q[c + i]) * square[i];
-      }
-      for (; c < d; ++c) {
-        V column = {};
-        for (std::int64_t i = 0; i < lanes; ++i) column[i] = k[i * k_row + c];
-        sum += S::all(q[c]) * column;
-      }
+      V sum = dot(q, k, k_row, lanes, d < kScorePart ? d : kScorePart);
+      for (std::int64_t c = kScorePart; c < d; c += kScorePart)
+        sum = sum + dot(q + c, k + c, k_row, lanes, d - c < kScorePart ? d - c : kScorePart);
       for (std::int64_t i = 0; i < lanes; ++i) s[j + i] = sum[i];
     }
   }

@@ -66,15 +66,17 @@ struct TileKernels {
                      std::int64_t y_row);
 };
 
-// s [rows][32] = a [rows][d] . b [d][32], the product of scores: d in parts of 64 columns that are
-// added up. In one chain of 128 roundings a score loses 1e-6 and its p as much, twice what a plain
+// Columns of d that a score sums in one chain.
+constexpr std::int64_t kScorePart = 64;
+
+// s [rows][32] = a [rows][d] . b [d][32], the product of scores: d in parts of kScorePart columns that
+// are added up. In one chain of 128 roundings a score loses 1e-6 and its p as much, twice what a plain
 // implementation's does.
 template <class Real>
 void scores(const TileKernels<Real>& kernels, std::int64_t rows, std::int64_t d, const Real* a,
             std::int64_t a_row, const Real* b, Real* s) {
-  constexpr std::int64_t kPart = 64;
-  for (std::int64_t c = 0; c < d; c += kPart)
-    kernels.products(rows, kPanel, d - c < kPart ? d - c : kPart, a + c, a_row, 1, 0,
+  for (std::int64_t c = 0; c < d; c += kScorePart)
+    kernels.products(rows, kPanel, d - c < kScorePart ? d - c : kScorePart, a + c, a_row, 1, 0,
                      b + c * kPanel, s, kPanel, c > 0);
 }
 

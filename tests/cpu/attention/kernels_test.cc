@@ -225,11 +225,10 @@ TEST_CASE("single rows: dots, fold and weigh match plain loops at every edge") {
         set.row->dots(q.data(), k.data(), row, keys, d, s.data());
         CHECK(worst(s, want) < 400 * unit);
         std::vector<Real> panel(static_cast<std::size_t>(d * kPanel));
-        std::vector<Real> scores(static_cast<std::size_t>(keys * kPanel));
+        std::vector<Real> tile(static_cast<std::size_t>(keys * kPanel));
         set.tile->to_panel(q.data(), d, 1, d, Real(1), panel.data());
-        set.tile->products(keys, kPanel, d, k.data(), row, 1, 0, panel.data(), scores.data(), kPanel,
-                           false);
-        for (std::size_t j = 0; j < s.size(); ++j) REQUIRE(s[j] == scores[j * kPanel]);
+        scores(*set.tile, keys, d, k.data(), row, panel.data(), tile.data());
+        for (std::size_t j = 0; j < s.size(); ++j) REQUIRE(s[j] == tile[j * kPanel]);
 
         Real m = Real(1.5), l = Real(2);
         double top = 1.5, sum = 0;
