@@ -21,19 +21,22 @@ struct Row {
   const char* reason;
 };
 
-// ---- CPU -----------------------------------------------------------------------------------------
+// ---- CPU
+// -----------------------------------------------------------------------------------------
+
+// Crossovers measured on two cores of a Sapphire Rapids Xeon (AVX-512, 2 MiB L2 a core), float32;
+// src/cpu/attention/README.md has the runs.
 
 // Pieces of work that a problem should fall into, so that threads are busy. Not the number of
 // threads of this machine: bits must not depend on it.
-constexpr std::int64_t kPieces = 32;
-constexpr std::int64_t kDecodeRows = 8;    // query rows of a kv head's group
-constexpr std::int64_t kLeastTiles = 2;    // key tiles of a part
+constexpr std::int64_t kPieces = 16;
+// Queries over 4096 keys, 8 heads, d 64: 1: decode 1.7 ms, tiled 3.3; 4: 1.38, 1.57; 8: 4.8, 4.3.
+constexpr std::int64_t kDecodeQueries = 4;
+constexpr std::int64_t kLeastTiles =
+    2;  // key tiles of a part: fewer, and putting parts together shows
+constexpr std::int64_t kLongBackward = 2048;
 
 std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
-
-std::int64_t rows_of_group(const AttentionProblem& x) {
-  return x.heads / x.kv_heads * x.max_seq_q;
-}
 
 // Blocks of query rows over batch and heads. Documents are cut by rows of the whole sequence.
 std::int64_t query_blocks(const AttentionProblem& x, std::int64_t tile_q) {
@@ -52,21 +55,29 @@ std::int64_t parts(std::int64_t pieces, std::int64_t seq_k, std::int64_t tile_k)
 }
 
 constexpr std::array kCpuForward = {
-    Row{decode, "forward, heads / kv_heads * seq_q <= 8",
-        [](const AttentionProblem& x) { return rows_of_group(x) <= kDecodeRows; }, 32, 128,
-        "so few rows would leave a panel empty: lanes along keys and d, each key read once"},
-    Row{split, "forward, fewer than 32 query blocks, 512 keys or more",
-        [](const AttentionProblem& x) {
-          return parts(query_blocks(x, 128), x.max_seq_k, 128) > 1;
-        },
-        128, 128, "too few query blocks for the threads: the key axis is cut as well"},
+    Row{decode, "forward, up to 4 queries",
+        [](const AttentionProblem& x) { return x.max_seq_q <= kDecodeQueries; }, 32, 128,
+        "a panel of 32 would be mostly empty; one pass over K and V serves a whole group of heads"},
+    Row{split, "forward, up to 8 blocks of 128 queries (batch and heads counted), 512 keys or more",
+        [](const AttentionProblem& x) { return parts(query_blocks(x, 128), x.max_seq_k, 128) > 1; },
+        128, 128,
+        "too few blocks for the threads: the keys are cut too (1 block: 0.49 ms for 0.99; 8: 1.13 "
+        "for 1.08 on two cores)"},
+    Row{tiled, "forward, 16 blocks of 256 queries or more",
+        [](const AttentionProblem& x) { return query_blocks(x, 256) >= kPieces; }, 256, 128,
+        "K and V are fetched half as often as with 128 (4 to 10% faster); Q, O, K and V of a block "
+        "stay in L2 (384 KiB at d 128), a panel of scores (16 KiB) in L1"},
     Row{tiled, "forward, otherwise", [](const AttentionProblem&) { return true; }, 128, 128,
-        "Q, O and a tile of K and V stay in a core's L2, a panel of scores (16 KiB) in its L1"},
+        "more blocks, so that threads end together"},
 };
 
 constexpr std::array kCpuBackward = {
-    Row{tiled, "backward", [](const AttentionProblem&) { return true; }, 128, 128,
-        "P and dS of a tile (64 KiB each) stay in a core's L2"},
+    Row{tiled, "backward, 2048 queries or more",
+        [](const AttentionProblem& x) { return x.max_seq_q >= kLongBackward; }, 256, 64,
+        "P and dS of a tile (64 KiB each) stay in L2; K and V are fetched half as often (5% "
+        "faster)"},
+    Row{tiled, "backward, otherwise", [](const AttentionProblem&) { return true; }, 128, 64,
+        "less of the diagonal's blocks is idle (5% faster at 1024, causal)"},
 };
 
 std::span<const Row> cpu_table(const AttentionProblem& x) {
@@ -87,19 +98,16 @@ AttentionChoice cpu_choice(const AttentionProblem& x, const Row& row) {
 }
 
 // Rows of partial results of the largest problem that is in no size larger than x: a plan for the
-// largest shape holds what smaller ones need, which may be cut into parts though the largest is not.
+// largest shape holds what smaller ones need, which may be cut into parts though the largest is
+// not.
 std::int64_t most_partial_rows(const AttentionProblem& x, const Row& row) {
   const std::int64_t rows = x.batch * x.heads * x.seq_q;
   const std::int64_t most = rows * parts(1, x.max_seq_k, row.tile_k);
-  std::int64_t bound = 0;
-  if (row.strategy == split) {
-    bound = std::max(kPieces, query_blocks(x, row.tile_q)) * row.tile_q;
-  } else {
-    const bool chosen = x.options.strategy == automatic;  // then for few rows only
-    const std::int64_t group = chosen ? std::min(rows_of_group(x), kDecodeRows) : rows_of_group(x);
-    bound = std::max(kPieces, decode_units(x)) * group;
-  }
-  return std::min(most, bound);
+  if (row.strategy == split)
+    return std::min(most, std::max(kPieces, query_blocks(x, row.tile_q)) * row.tile_q);
+  const bool picked = x.options.strategy == automatic;  // then for few queries only
+  const std::int64_t queries = picked ? std::min(x.max_seq_q, kDecodeQueries) : x.max_seq_q;
+  return std::min(most, std::max(kPieces, decode_units(x)) * (x.heads / x.kv_heads) * queries);
 }
 
 std::int64_t cpu_workspace(const AttentionProblem& x, const AttentionChoice& choice, int workers) {
@@ -115,9 +123,8 @@ std::int64_t cpu_workspace(const AttentionProblem& x, const AttentionChoice& cho
   for (const Row& row : kCpuForward) {
     if (x.options.strategy != automatic && row.strategy != choice.strategy) continue;
     const std::int64_t of_row =
-        row.strategy == decode
-            ? cpu_scratch::Decode(row.tile_k, x.d, dropout).total
-            : cpu_scratch::Forward(row.tile_q, row.tile_k, x.d, dropout).total;
+        row.strategy == decode ? cpu_scratch::Decode(row.tile_k, x.d, dropout).total
+                               : cpu_scratch::Forward(row.tile_q, row.tile_k, x.d, dropout).total;
     worker = std::max(worker, of_row);
     if (row.strategy != tiled)
       partials = std::max(partials, cpu_scratch::Partials::size(most_partial_rows(x, row), x.d));
@@ -127,16 +134,22 @@ std::int64_t cpu_workspace(const AttentionProblem& x, const AttentionChoice& cho
   return real * (workers * worker + partials);
 }
 
-constexpr Row kCpuNaive = {naive, "only where asked for", nullptr, 0, 0,
-                           "scores go to memory: slower at every length measured"};
+constexpr Row kCpuNaive = {
+    naive,   "only where asked for",
+    nullptr, 0,
+    0,       "scores go to memory: from 16 keys on tiled is faster (16: 2 times, 256: 15 times)"};
 
 const Row& cpu_row(const AttentionProblem& x) {
-  const std::span<const Row> table = cpu_table(x);
-  if (x.options.strategy == naive) return kCpuNaive;
-  for (const Row& row : table)
-    if (x.options.strategy == automatic ? row.fits(x) : row.strategy == x.options.strategy)
-      return row;
-  return table.back();  // split and decode have tiled's backward
+  AttentionStrategy asked = x.options.strategy;
+  if (asked == naive) return kCpuNaive;
+  if (x.backward) asked = tiled;  // of every other strategy
+  const Row* last = nullptr;
+  for (const Row& row : cpu_table(x)) {
+    if (asked != automatic && row.strategy != asked) continue;
+    if (row.fits(x)) return row;
+    last = &row;
+  }
+  return *last;
 }
 
 AttentionChoice select_cpu(const AttentionProblem& x, const DeviceInfo& device) {
@@ -156,7 +169,8 @@ std::string explain_cpu(const AttentionProblem& x, const DeviceInfo& device) {
   const AttentionChoice choice = select_cpu(x, device);
   const Row& taken = cpu_row(x);
   std::ostringstream out;
-  out << "attention on " << device.name << ": the first row that fits (*), tiles in queries x keys\n";
+  out << "attention on " << device.name
+      << ": the first row that fits (*), tiles in queries x keys\n";
   for (const Row& row : kCpuForward) print_row(out, row, &row == &taken);
   for (const Row& row : kCpuBackward) print_row(out, row, &row == &taken);
   print_row(out, kCpuNaive, &kCpuNaive == &taken);

@@ -14,11 +14,11 @@ namespace tilefold {
 // One pick: what runs, with which tiles, and why.
 struct AttentionChoice {
   AttentionStrategy strategy = AttentionStrategy::tiled;  // never automatic
-  std::int64_t tile_q = 0;           // query rows a block
-  std::int64_t tile_k = 0;           // keys a tile
+  std::int64_t tile_q = 0;                                // query rows a block
+  std::int64_t tile_k = 0;                                // keys a tile
   std::int64_t splits = 1;           // partitions of the key axis (split, decode)
   std::int64_t workspace_bytes = 0;  // of the whole call
-  const char* reason = "";           // of the row: accumulator bytes, fast memory, measured crossover
+  const char* reason = "";  // of the row: accumulator bytes, fast memory, measured crossover
 };
 
 // Throws UsageError when options.strategy asks for one that cannot run this problem.

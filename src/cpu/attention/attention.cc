@@ -13,8 +13,7 @@ void naive(ThreadPool& pool, const Args& args,
            void (*kernel)(const Args&, std::int64_t, std::int64_t, std::span<std::byte>,
                           reference::Terms)) {
   const AttentionProblem problem = problem_of(args);
-  const auto scratch =
-      args.workspace.size() / static_cast<std::size_t>(pool.threads()) / 64 * 64;
+  const auto scratch = args.workspace.size() / static_cast<std::size_t>(pool.threads()) / 64 * 64;
   pool.parallel_for(problem.batch * problem.kv_heads, [&](std::int64_t unit, int worker) {
     kernel(args, unit / problem.kv_heads, unit % problem.kv_heads,
            args.workspace.subspan(static_cast<std::size_t>(worker) * scratch, scratch),
@@ -24,7 +23,8 @@ void naive(ThreadPool& pool, const Args& args,
 
 }  // namespace
 
-void attention_forward(Stream& stream, const AttentionForward& args, const AttentionChoice& choice) {
+void attention_forward(Stream& stream, const AttentionForward& args,
+                       const AttentionChoice& choice) {
   ThreadPool& pool = pool_of(stream);
   switch (choice.strategy) {
     case AttentionStrategy::naive:

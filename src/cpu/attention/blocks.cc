@@ -2,8 +2,8 @@
 
 namespace tilefold::cpu {
 
-// Row i sees a key of [j0, j1) when its first key is below j1 and its last at or above j0; both move
-// up with i, by at most one.
+// Row i sees a key of [j0, j1) when its first key is below j1 and its last at or above j0; both
+// move up with i, by at most one.
 Range Blocks::visitors(const Segment& document, std::int64_t t) const {
   const Range keys = tile(document, t);
   const std::int64_t offset = document.seq_k - document.seq_q;

@@ -1,9 +1,9 @@
 // How an attention problem falls into blocks of query rows and tiles of keys.
 //
 // The query rows of a head are cut every tile_q rows, wherever documents begin; a block is worked
-// through document by document (a segment is one document's rows in a block). The keys of a document
-// are cut every tile_k keys from its first. A block visits a key tile if one of its rows sees one of
-// the tile's keys: for causal attention the tiles below and on the diagonal, no others.
+// through document by document (a segment is one document's rows in a block). The keys of a
+// document are cut every tile_k keys from its first. A block visits a key tile if one of its rows
+// sees one of the tile's keys: for causal attention the tiles below and on the diagonal, no others.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,9 @@ class Blocks {
   // A document as a segment of no rows.
   Segment document(std::int64_t x) const {
     if (!packed()) return {0, 0, 0, 0, 0, problem_.seq_q, 0, problem_.seq_k};
-    return {x, 0, 0, 0, q_offset(x), q_offset(x + 1) - q_offset(x),
+    return {x,           0,
+            0,           0,
+            q_offset(x), q_offset(x + 1) - q_offset(x),
             k_offset(x), k_offset(x + 1) - k_offset(x)};
   }
 

@@ -1,6 +1,6 @@
-// Strategy `decode`: few query rows over many keys, each key and value read from memory once and used
-// for all rows of its group at once. Lanes run along the head width, since the rows are too few to
-// fill them; parts of the key axis go to different threads.
+// Strategy `decode`: few query rows over many keys, each key and value read from memory once and
+// used for all rows of its group at once. Lanes run along the head width, since the rows are too
+// few to fill them; parts of the key axis go to different threads.
 #include "cpu/attention/attention.h"
 #include "cpu/attention/partials.h"
 #include "cpu/attention/row_kernels.h"
@@ -33,11 +33,11 @@ class Decode {
 
   void run() const {
     const std::int64_t sequences = problem_.batch * blocks_.documents();  // one of them is 1
-    pool_.parallel_for(sequences * problem_.kv_heads * partials_.parts,
-                       [&](std::int64_t item, int worker) {
-      const std::int64_t part = item % partials_.parts, which = item / partials_.parts;
-      sweep(which / problem_.kv_heads, which % problem_.kv_heads, part, worker);
-    });
+    pool_.parallel_for(
+        sequences * problem_.kv_heads * partials_.parts, [&](std::int64_t item, int worker) {
+          const std::int64_t part = item % partials_.parts, which = item / partials_.parts;
+          sweep(which / problem_.kv_heads, which % problem_.kv_heads, part, worker);
+        });
     combine<T>(pool_, args_, blocks_, partials_);
   }
 
@@ -84,8 +84,7 @@ class Decode {
     kernels_.dots(q, k[skipped], k.stride, keys.size(), d, p);
     if (cap_ > 0) kernels_.soften(p, keys.size(), cap_);
     const std::int64_t at = partial_row(batch, head, part) + s.at + i;
-    const Real factor =
-        kernels_.fold(p, keys.size(), partials_.m + at, partials_.l + at);
+    const Real factor = kernels_.fold(p, keys.size(), partials_.m + at, partials_.l + at);
     const Keep<Real> dropout(args_.options.dropout, batch, problem_.seq_q, head,
                              problem_.documents > 0);
     if (dropout.on()) {
@@ -115,8 +114,7 @@ class Decode {
 
 }  // namespace
 
-void decode_forward(ThreadPool& pool, const AttentionForward& args,
-                    const AttentionChoice& choice) {
+void decode_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice) {
   with_storage_type(args.q.dtype,
                     [&](auto type) { Decode<decltype(type)>(pool, args, choice).run(); });
 }

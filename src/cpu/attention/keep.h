@@ -12,8 +12,10 @@ namespace tilefold::cpu {
 template <class Real>
 class Keep {
  public:
-  // Of head `head` of batch element `batch`, whose query rows follow those of the elements before it.
-  Keep(const Dropout& dropout, std::int64_t batch, std::int64_t seq_q, std::int64_t head, bool packed)
+  // Of head `head` of batch element `batch`, whose query rows follow those of the elements before
+  // it.
+  Keep(const Dropout& dropout, std::int64_t batch, std::int64_t seq_q, std::int64_t head,
+       bool packed)
       : period_(dropout.rows_per_sample), first_row_(batch * seq_q), packed_(packed) {
     if (dropout.p == 0) return;
     on_ = true;
@@ -27,7 +29,8 @@ class Keep {
 
   bool on() const { return on_; }
 
-  // to[j - j0][i - i0] for query rows [i0, i1) and key rows [j0, j1) of the sequence, i1 - i0 <= 32.
+  // to[j - j0][i - i0] for query rows [i0, i1) and key rows [j0, j1) of the sequence, i1 - i0
+  // <= 32.
   void fill(std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1, Real* to) const {
     for (std::int64_t i = i0; i < i1; ++i) {
       const std::int64_t row = first_row_ + i;

@@ -18,7 +18,7 @@ namespace tilefold::cpu {
 
 template <class Real>
 struct Partials {
-  Real *o, *m, *l;    // [parts][rows][d], [parts][rows], [parts][rows]; rows: [batch, heads, seq_q]
+  Real *o, *m, *l;  // [parts][rows][d], [parts][rows], [parts][rows]; rows: [batch, heads, seq_q]
   std::int64_t parts, rows, d;
   Partials(Real* base, const cpu_scratch::Partials& x)
       : o(base + x.o), m(base + x.m), l(base + x.l), parts(x.parts), rows(x.rows), d(x.d) {}
@@ -63,8 +63,7 @@ void combine(ThreadPool& pool, const AttentionForward& args, const Blocks& block
       const std::int64_t row = head * seq_q + i;
       l[i] = combine_row(x, row);
       m[i] = x.m[row];
-      for (std::int64_t c = 0; c < d; ++c)
-        o[i][c] = l[i] == 0 ? T(0) : T(x.o[row * d + c] / l[i]);
+      for (std::int64_t c = 0; c < d; ++c) o[i][c] = l[i] == 0 ? T(0) : T(x.o[row * d + c] / l[i]);
     }
     clear_rows(o, m, l, std::max(rows.begin, blocks.end_q()), rows.end, d);
   });

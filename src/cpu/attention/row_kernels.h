@@ -8,8 +8,8 @@ namespace tilefold::cpu {
 
 template <class Real>
 struct RowKernels {
-  // s[j] = sum_c q[c] k[j * k_row + c], j < keys; to the bit what TileKernels::products makes of them
-  // (backward makes the scores again with those, and one ulp of a huge score is a lot)
+  // s[j] = sum_c q[c] k[j * k_row + c], j < keys; to the bit what TileKernels::products makes of
+  // them (backward makes the scores again with those, and one ulp of a huge score is a lot)
   void (*dots)(const Real* q, const Real* k, std::int64_t k_row, std::int64_t keys, std::int64_t d,
                Real* s);
   // s = cap * tanh(s / cap)

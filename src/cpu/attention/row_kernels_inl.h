@@ -117,8 +117,7 @@ struct RowBodies {
       weigh_columns<8>(p, v + c, v_row, keys, factor, o + c);
     for (; c + 2 * kLanes <= d; c += 2 * kLanes)
       weigh_columns<2>(p, v + c, v_row, keys, factor, o + c);
-    for (; c + kLanes <= d; c += kLanes)
-      weigh_columns<1>(p, v + c, v_row, keys, factor, o + c);
+    for (; c + kLanes <= d; c += kLanes) weigh_columns<1>(p, v + c, v_row, keys, factor, o + c);
     for (; c < d; ++c) {
       Real sum = 0;
       for (std::int64_t j = 0; j < keys; ++j) sum += p[j] * v[j * v_row + c];

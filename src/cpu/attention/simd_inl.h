@@ -1,8 +1,8 @@
-// One register of numbers and the functions that attention needs of it, for the instruction set that
-// the including translation unit is compiled for. Nothing here, nor in the other *_inl.h, may call or
-// instantiate what another translation unit also has (the standard library's templates): the linker
-// would keep one copy, perhaps the one made for a machine that this is not. Hence the unnamed
-// namespace.
+// One register of numbers and the functions that attention needs of it, for the instruction set
+// that the including translation unit is compiled for. Nothing here, nor in the other *_inl.h, may
+// call or instantiate what another translation unit also has (the standard library's templates):
+// the linker would keep one copy, perhaps the one made for a machine that this is not. Hence the
+// unnamed namespace.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,8 @@ struct Simd {
   // has not the bit kStep change places.
   template <int kStep, int... kLane>
   static void exchange(V& a, V& b, Sequence<kLane...>) {
-    const V low = __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane - kStep : kLane)...);
+    const V low =
+        __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane - kStep : kLane)...);
     b = __builtin_shufflevector(a, b, (kLane & kStep ? kLanes + kLane : kLane + kStep)...);
     a = low;
   }

@@ -1,5 +1,5 @@
-// Strategy `split`: as `tiled`, with the key tiles of a block dealt out in parts, for problems whose
-// query blocks are too few for the threads.
+// Strategy `split`: as `tiled`, with the key tiles of a block dealt out in parts, for problems
+// whose query blocks are too few for the threads.
 #include "cpu/attention/attention.h"
 #include "cpu/attention/partials.h"
 
@@ -21,29 +21,31 @@ void forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoi
 
   pool.parallel_for(problem.batch * problem.heads * blocks.blocks() * choice.splits,
                     [&](std::int64_t item, int worker) {
-    const std::int64_t part = item % choice.splits, which = item / choice.splits;
-    const std::int64_t head = which / blocks.blocks(), block = blocks.nth(which % blocks.blocks());
-    const auto x = sweep.head(head / problem.heads, head % problem.heads);
-    const ForwardScratch<Real> scratch = sweep.scratch(worker);
-    const std::int64_t first = part * partials.rows + head * problem.seq_q;  // row 0 of this head
-    const Rows<Real> o{partials.o + first * d, d};
+                      const std::int64_t part = item % choice.splits, which = item / choice.splits;
+                      const std::int64_t head = which / blocks.blocks(),
+                                         block = blocks.nth(which % blocks.blocks());
+                      const auto x = sweep.head(head / problem.heads, head % problem.heads);
+                      const ForwardScratch<Real> scratch = sweep.scratch(worker);
+                      const std::int64_t first =
+                          part * partials.rows + head * problem.seq_q;  // row 0 of this head
+                      const Rows<Real> o{partials.o + first * d, d};
 
-    blocks.for_each_segment(block, [&](const Segment& s) {
-      sweep.run(s, x, part_of(blocks.tiles(s), part, choice.splits), scratch);
-      std::copy_n(scratch.m, s.rows, partials.m + first + s.at);
-      std::copy_n(scratch.l, s.rows, partials.l + first + s.at);
-      std::fill_n(scratch.l, cpu_scratch::round_up(s.rows, kPanel), Real(1));
-      store_panels(sweep.kernels(), scratch.o, d, scratch.l, o, s.at, s.rows, scratch.rows);
-    });
-  });
+                      blocks.for_each_segment(block, [&](const Segment& s) {
+                        sweep.run(s, x, part_of(blocks.tiles(s), part, choice.splits), scratch);
+                        std::copy_n(scratch.m, s.rows, partials.m + first + s.at);
+                        std::copy_n(scratch.l, s.rows, partials.l + first + s.at);
+                        std::fill_n(scratch.l, cpu_scratch::round_up(s.rows, kPanel), Real(1));
+                        store_panels(sweep.kernels(), scratch.o, d, scratch.l, o, s.at, s.rows,
+                                     scratch.rows);
+                      });
+                    });
   combine<T>(pool, args, blocks, partials);
 }
 
 }  // namespace
 
 void split_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice) {
-  with_storage_type(args.q.dtype,
-                    [&](auto type) { forward<decltype(type)>(pool, args, choice); });
+  with_storage_type(args.q.dtype, [&](auto type) { forward<decltype(type)>(pool, args, choice); });
 }
 
 }  // namespace tilefold::cpu

@@ -69,9 +69,9 @@ struct TileKernels {
 // Columns of d that a score sums in one chain.
 constexpr std::int64_t kScorePart = 64;
 
-// s [rows][32] = a [rows][d] . b [d][32], the product of scores: d in parts of kScorePart columns that
-// are added up. In one chain of 128 roundings a score loses 1e-6 and its p as much, twice what a plain
-// implementation's does.
+// s [rows][32] = a [rows][d] . b [d][32], the product of scores: d in parts of kScorePart columns
+// that are added up. In one chain of 128 roundings a score loses 1e-6 and its p as much, twice what
+// a plain implementation's does.
 template <class Real>
 void scores(const TileKernels<Real>& kernels, std::int64_t rows, std::int64_t d, const Real* a,
             std::int64_t a_row, const Real* b, Real* s) {

@@ -44,9 +44,8 @@ void forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoi
 
 void tiled_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice,
                    AttentionTrace* trace) {
-  with_storage_type(args.q.dtype, [&](auto type) {
-    forward<decltype(type)>(pool, args, choice, trace);
-  });
+  with_storage_type(args.q.dtype,
+                    [&](auto type) { forward<decltype(type)>(pool, args, choice, trace); });
 }
 
 }  // namespace tilefold::cpu

@@ -173,7 +173,8 @@ TEST_CASE("softcap keeps its relative accuracy from 1e-6 to 1e6") {
     constexpr std::int64_t kLines = 64;
     std::vector<Real> s(kLines * kPanel);
     for (std::size_t i = 0; i < s.size(); ++i)
-      s[i] = static_cast<Real>((i % 2 ? 1 : -1) * std::pow(10., -6 + 12. * double(i) / double(s.size())));
+      s[i] = static_cast<Real>((i % 2 ? 1 : -1) *
+                               std::pow(10., -6 + 12. * double(i) / double(s.size())));
     const std::vector<Real> before = s;
     std::vector<Real> row = s;
     set.tile->soften(s.data(), kLines, Real(30));
@@ -192,7 +193,8 @@ TEST_CASE("panels there and back, every number of rows and every width") {
       for (std::int64_t d : {1, 3, 16, 20, 64, 65}) {
         const std::int64_t x_row = d + 2;
         auto x = normal<Real>(rows * x_row, 1);
-        std::vector<Real> y(static_cast<std::size_t>(d * kPanel), Real(7)), divisor(kPanel, Real(4));
+        std::vector<Real> y(static_cast<std::size_t>(d * kPanel), Real(7)),
+            divisor(kPanel, Real(4));
         std::vector<Real> back(static_cast<std::size_t>(rows * x_row), Real(7));
         if (rows > 2) divisor[2] = 0;
         set.tile->to_panel(x.data(), x_row, rows, d, Real(2), y.data());

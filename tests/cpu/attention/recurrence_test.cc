@@ -150,7 +150,8 @@ TEST_CASE("every rescaling factor lies in [0, 1]") {
       Problem p;
       p.seq_q = kPanel, p.seq_k = 600, p.dtype = DType::f64;
       const Inputs in = normal_inputs(p, 7, 30);  // scores up to a few thousand
-      std::vector<double> panel(8 * kPanel), s(static_cast<std::size_t>(tile * kPanel)), m, l(kPanel);
+      std::vector<double> panel(8 * kPanel), s(static_cast<std::size_t>(tile * kPanel)), m,
+          l(kPanel);
       m.assign(kPanel, -std::numeric_limits<double>::infinity());
       set.tile->to_panel(in.q.data(), 8, kPanel, 8, 1., panel.data());
       int inside = 0, below_one = 0, tiles = 0;
@@ -198,7 +199,8 @@ TEST_CASE("causal attention visits the tiles below and on the diagonal, no other
 }
 
 TEST_CASE("tiles visited are those with a visible pair, for every mask, and their visitors agree") {
-  for (auto [seq_q, seq_k] : {std::pair<std::int64_t, std::int64_t>{100, 100}, {40, 300}, {300, 40}})
+  for (auto [seq_q, seq_k] :
+       {std::pair<std::int64_t, std::int64_t>{100, 100}, {40, 300}, {300, 40}})
     for (std::int64_t left : {-1, 0, 5, 90})
       for (std::int64_t right : {-1, 0, 30}) {
         AttentionProblem x;

@@ -1,0 +1,102 @@
+// The table: what it picks, and workspaces that a plan for the largest shape can rely on.
+#include "kernels/attention/select.h"
+
+#include <random>
+
+#include "cpu/reference/attention.h"
+#include "kernels/attention/cpu_scratch.h"
+#include "tests/catch.h"
+
+using namespace tilefold;
+
+namespace {
+
+AttentionProblem problem(std::int64_t batch, std::int64_t heads, std::int64_t seq_q,
+                         std::int64_t seq_k) {
+  AttentionProblem x;
+  x.batch = batch, x.heads = heads, x.kv_heads = heads;
+  x.seq_q = x.max_seq_q = seq_q, x.seq_k = x.max_seq_k = seq_k;
+  return x;
+}
+
+DeviceInfo cpu_of(int processors) {
+  DeviceInfo info;
+  info.processors = processors;
+  return info;
+}
+
+}  // namespace
+
+TEST_CASE("the pick follows the shape, and no number of threads changes it") {
+  for (int processors : {1, 2, 64}) {
+    const DeviceInfo cpu = cpu_of(processors);
+    const auto pick = [&](const AttentionProblem& x) { return select_attention(x, cpu); };
+    CHECK(pick(problem(1, 8, 1, 4096)).strategy == AttentionStrategy::decode);
+    CHECK(pick(problem(1, 8, 4, 4096)).strategy == AttentionStrategy::decode);
+    CHECK(pick(problem(1, 8, 5, 4096)).strategy == AttentionStrategy::split);
+    CHECK(pick(problem(1, 1, 128, 4096)).splits == 16);
+    CHECK(pick(problem(1, 1, 1024, 1024)).strategy == AttentionStrategy::split);
+    CHECK(pick(problem(1, 1, 1024, 1024)).splits == 2);
+    CHECK(pick(problem(1, 1, 1152, 1024)).strategy == AttentionStrategy::tiled);
+    CHECK(pick(problem(1, 8, 64, 511)).strategy == AttentionStrategy::tiled);
+    CHECK(pick(problem(12, 4, 64, 64)).strategy == AttentionStrategy::tiled);
+    CHECK(pick(problem(1, 1, 4096, 4096)).tile_q == 256);
+    CHECK(pick(problem(1, 1, 2048, 2048)).tile_q == 128);
+  }
+}
+
+TEST_CASE("a strategy that is asked for is picked; tiled is the backward of split and decode") {
+  for (auto strategy : {AttentionStrategy::naive, AttentionStrategy::tiled,
+                        AttentionStrategy::split, AttentionStrategy::decode}) {
+    AttentionProblem x = problem(2, 4, 300, 300);
+    x.options.strategy = strategy;
+    CHECK(select_attention(x, cpu_of(2)).strategy == strategy);
+    x.backward = true;
+    CHECK(select_attention(x, cpu_of(2)).strategy == (strategy == AttentionStrategy::naive
+                                                          ? AttentionStrategy::naive
+                                                          : AttentionStrategy::tiled));
+  }
+}
+
+TEST_CASE("the workspace of a shape covers every shape that is in no size larger") {
+  std::mt19937 random(1);
+  const auto up_to = [&](std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(1, most)(random);
+  };
+  for (auto strategy :
+       {AttentionStrategy::automatic, AttentionStrategy::naive, AttentionStrategy::tiled,
+        AttentionStrategy::split, AttentionStrategy::decode})
+    for (bool backward : {false, true})
+      for (int draw = 0; draw < 2000; ++draw) {
+        const std::int64_t heads = up_to(3);
+        AttentionProblem x = problem(up_to(20), heads, up_to(up_to(5000)), up_to(up_to(9000)));
+        x.options.strategy = strategy, x.backward = backward, x.d = up_to(256);
+        AttentionProblem less = problem(up_to(x.batch), heads, up_to(x.seq_q), up_to(x.seq_k));
+        less.options.strategy = strategy, less.backward = backward, less.d = x.d;
+        INFO(name_of(strategy) << (backward ? " backward" : "") << " " << x.batch << " " << x.seq_q
+                               << "x" << x.seq_k << " and " << less.batch << " " << less.seq_q
+                               << "x" << less.seq_k);
+        REQUIRE(select_attention(less, cpu_of(2)).workspace_bytes <=
+                select_attention(x, cpu_of(2)).workspace_bytes);
+      }
+}
+
+TEST_CASE("only naive needs memory that grows with the square of the length") {
+  for (bool backward : {false, true}) {
+    AttentionProblem a = problem(1, 4, 8192, 8192), b = problem(1, 4, 65536, 65536);
+    a.backward = b.backward = backward;
+    const auto bytes = [](const AttentionProblem& x) {
+      return select_attention(x, cpu_of(2)).workspace_bytes;
+    };
+    CHECK(bytes(b) <= 8 * bytes(a));
+    a.options.strategy = b.options.strategy = AttentionStrategy::naive;
+    CHECK(bytes(b) > 60 * bytes(a));
+    CHECK(cpu_scratch::naive_bytes(a) >= cpu::reference::attention_scratch(a));
+  }
+}
+
+TEST_CASE("the table prints itself, with the pick marked") {
+  const std::string text = explain_attention(problem(1, 8, 1, 4096), cpu_of(2));
+  for (const char* part : {"* decode", "  split", "  tiled", "  naive", "pick: decode"})
+    CHECK(text.find(part) != std::string::npos);
+}
