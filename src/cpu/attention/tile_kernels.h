@@ -67,7 +67,7 @@ struct TileKernels {
 };
 
 // Columns of d that a score sums in one chain.
-constexpr std::int64_t kScorePart = 64;
+constexpr std::int64_t kScorePart = 32;
 
 // s [rows][32] = a [rows][d] . b [d][32], the product of scores: d in parts of kScorePart columns
 // that are added up. In one chain of 128 roundings a score loses 1e-6 and its p as much, twice what
