@@ -1,0 +1,192 @@
+#include "kernels/attention/hopper.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/attention/hopper_backward.h"
+#include "kernels/attention/hopper_forward.h"
+#include "kernels/attention/hopper_workspace.h"
+#include "kernels/attention/tail.h"
+#include "kernels/tile/check.h"
+#include "kernels/tile/tensor_map.h"
+
+namespace tilefold::attention {
+namespace {
+
+// Keys and values of this many bytes stay in the cache (50 MiB) while a section's tiles go over them.
+constexpr std::int64_t kSectionBytes = 32 << 20;
+
+void require_copy(const char* name, const ConstTensor& tensor) {
+  const tile::CopyCheck check = tile::can_copy(tensor);
+  require(check.ok, name, " of shape ", tensor.shape.text(), ", strides ", tensor.strides.text(),
+          " cannot be read by the Hopper kernels: ", check.why,
+          "; copy it to a dense tensor, or choose another strategy");
+}
+
+Window window_of(const AttentionOptions& options) {
+  const std::int64_t right = effective_window_right(options);
+  return {options.window_left < 0 ? kUnlimited : options.window_left,
+          right < 0 ? kUnlimited : right};
+}
+
+Documents documents_of(const PackedDocuments& packed) {
+  if (!packed.cu_seqlens_q) return {};
+  return {.q = packed.cu_seqlens_q.data,
+          .k = packed.cu_seqlens_k.data,
+          .wide_q = packed.cu_seqlens_q.dtype == DType::i64,
+          .wide_k = packed.cu_seqlens_k.dtype == DType::i64,
+          .count = static_cast<int>(packed.cu_seqlens_q.shape[0] - 1)};
+}
+
+std::int64_t tiles(std::int64_t rows, std::int64_t tile) { return (rows + tile - 1) / tile; }
+
+// Boxes as the kernel of a padded width takes them.
+struct ForwardRow {
+  std::int64_t rows;  // query rows a block
+  int keys;
+};
+ForwardRow forward_row(int width) {
+  if (width == 64) return {64 * ForwardTiles<64>::kGroups, ForwardTiles<64>::kKeys};
+  if (width == 128) return {64 * ForwardTiles<128>::kGroups, ForwardTiles<128>::kKeys};
+  return {64 * ForwardTiles<256>::kGroups, ForwardTiles<256>::kKeys};
+}
+
+using LaunchForward = void (*)(const ForwardParams&, int, CUstream_st*);
+template <class Element>
+LaunchForward forward_of(int width) {
+  if (width == 64) return launch_hopper_forward<Element, 64>;
+  if (width == 128) return launch_hopper_forward<Element, 128>;
+  return launch_hopper_forward<Element, 256>;
+}
+
+using LaunchBackward = void (*)(const BackwardParams&, int, CUstream_st*);
+template <class Element>
+LaunchBackward backward_of(int width) {
+  if (width == 64) return launch_hopper_backward<Element, 64>;
+  return launch_hopper_backward<Element, 128>;
+}
+
+BackwardParams::Strides strides_of(const ConstTensor& t) {
+  return {t.strides[1], t.strides[2], t.strides[0]};
+}
+
+}  // namespace
+
+void hopper_forward(const AttentionForward& args, int processors, CUstream_st* stream) {
+  const AttentionProblem problem = problem_of(args);
+  require_copy("q", args.q);
+  require_copy("k", args.k);
+  require_copy("v", args.v);
+  require_copy("o", args.o);
+  if (args.documents.cu_seqlens_q) {
+    clear_tail(args.o, args.documents.cu_seqlens_q, stream);
+    clear_tail_constants(args.m, args.l, args.documents.cu_seqlens_q, stream);
+  }
+  const int width = padded_width(problem.d);
+  const ForwardRow row = forward_row(width);
+  ForwardParams p{};
+  p.tiles_q = static_cast<int>(tiles(problem.max_seq_q, row.rows));
+  p.documents = documents_of(args.documents);
+  const std::int64_t sequences = p.documents.q ? p.documents.count : problem.batch;
+  p.pairs = sequences * problem.heads;
+  const std::int64_t jobs = p.pairs * p.tiles_q;
+  if (jobs == 0) return;
+  p.q = tile::make_tensor_map(args.q, 64);
+  p.k = tile::make_tensor_map(args.k, row.keys);
+  p.v = tile::make_tensor_map(args.v, row.keys);
+  p.o = tile::make_tensor_map(args.o, 64);
+  p.o_data = static_cast<std::uint16_t*>(args.o.data);
+  p.o_row = args.o.strides[1];
+  p.o_head = args.o.strides[2];
+  p.o_batch = args.o.strides[0];
+  p.m = args.m.as<float>();
+  p.l = args.l.as<float>();
+  p.window = window_of(args.options);
+  p.heads = static_cast<int>(problem.heads);
+  p.group = static_cast<int>(problem.heads / problem.kv_heads);
+  p.seq_q = static_cast<int>(problem.seq_q);
+  p.seq_k = static_cast<int>(problem.seq_k);
+  p.d = static_cast<int>(problem.d);
+  p.scale = args.options.scale.value_or(1 / std::sqrt(static_cast<float>(problem.d)));
+  p.softcap = args.options.softcap;
+  const std::int64_t key_bytes = 2 * std::max<std::int64_t>(problem.max_seq_k, 1) * problem.d * 2;
+  p.section = std::max<std::int64_t>(1, kSectionBytes / key_bytes) * p.group;
+  // Jobs of one length need no counter.
+  const bool even = p.window.left == kUnlimited && p.window.right == kUnlimited && !p.documents.q;
+  if (!even) {
+    p.next_job = reinterpret_cast<std::uint32_t*>(args.workspace.data());
+    tile::check(cudaMemsetAsync(p.next_job, 0, sizeof(*p.next_job), stream));
+  }
+  const auto launch = problem.dtype == DType::bf16 ? forward_of<bf16>(width) : forward_of<f16>(width);
+  launch(p, static_cast<int>(std::min<std::int64_t>(processors, jobs)), stream);
+}
+
+void hopper_backward(const AttentionBackward& args, int processors, CUstream_st* stream) {
+  const AttentionProblem problem = problem_of(args);
+  require_copy("q", args.q);
+  require_copy("k", args.k);
+  require_copy("v", args.v);
+  require_copy("o", args.o);
+  require_copy("d_o", args.d_o);
+  require_copy("dq", args.dq);
+  require_copy("dk", args.dk);
+  require_copy("dv", args.dv);
+  if (args.documents.cu_seqlens_q) {
+    clear_tail(args.dq, args.documents.cu_seqlens_q, stream);
+    clear_tail(args.dk, args.documents.cu_seqlens_k, stream);
+    clear_tail(args.dv, args.documents.cu_seqlens_k, stream);
+  }
+  const int width = padded_width(problem.d);
+  const BackwardWorkspace work(problem);
+  const auto at = [&args](std::int64_t offset) { return args.workspace.data() + offset; };
+  BackwardParams p{};
+  const int rows = static_cast<int>(work.rows), keys = BackwardTiles<128>::kKeys;
+  static_assert(BackwardTiles<64>::kKeys == BackwardTiles<128>::kKeys);
+  p.q = tile::make_tensor_map(args.q, rows);
+  p.d_o = tile::make_tensor_map(args.d_o, rows);
+  p.k = tile::make_tensor_map(args.k, keys);
+  p.v = tile::make_tensor_map(args.v, keys);
+  p.dk = tile::make_tensor_map(args.dk, 64);
+  p.dv = tile::make_tensor_map(args.dv, 64);
+  p.o_data = static_cast<const std::uint16_t*>(args.o.data);
+  p.d_o_data = static_cast<const std::uint16_t*>(args.d_o.data);
+  p.dq_data = static_cast<std::uint16_t*>(args.dq.data);
+  p.dk_data = static_cast<std::uint16_t*>(args.dk.data);
+  p.dv_data = static_cast<std::uint16_t*>(args.dv.data);
+  p.o_at = strides_of(args.o);
+  p.d_o_at = strides_of(args.d_o);
+  p.dq_at = strides_of(args.dq);
+  p.dk_at = strides_of(args.dk);
+  p.dv_at = strides_of(args.dv);
+  p.m = args.m.as<float>();
+  p.l = args.l.as<float>();
+  p.stats = reinterpret_cast<float*>(at(work.stats));
+  p.dq_sum = reinterpret_cast<float*>(at(work.dq_sum));
+  p.turn = reinterpret_cast<std::uint32_t*>(at(work.turn));
+  p.next_job = reinterpret_cast<std::uint32_t*>(at(work.next_job));
+  p.documents = documents_of(args.documents);
+  p.window = window_of(args.options);
+  p.heads = static_cast<int>(problem.heads);
+  p.key_heads = static_cast<int>(problem.kv_heads);
+  p.group = static_cast<int>(problem.heads / problem.kv_heads);
+  p.batch = static_cast<int>(problem.batch);
+  p.seq_q = static_cast<int>(problem.seq_q);
+  p.seq_k = static_cast<int>(problem.seq_k);
+  p.d = static_cast<int>(problem.d);
+  p.tiles_q = static_cast<int>(tiles(problem.max_seq_q, rows));
+  p.tiles_k = static_cast<int>(tiles(problem.max_seq_k, keys));
+  p.tiles_of_head = work.tiles_of_head;
+  p.section = 4;
+  p.scale = args.options.scale.value_or(1 / std::sqrt(static_cast<float>(problem.d)));
+  p.softcap = args.options.softcap;
+  p.ordered = args.options.deterministic;
+  const std::int64_t sequences = p.documents.q ? p.documents.count : problem.batch;
+  const std::int64_t jobs = sequences * p.key_heads * p.tiles_k;
+  const auto launch =
+      problem.dtype == DType::bf16 ? backward_of<bf16>(width) : backward_of<f16>(width);
+  launch(p, static_cast<int>(std::min<std::int64_t>(processors, jobs)), stream);
+}
+
+}  // namespace tilefold::attention

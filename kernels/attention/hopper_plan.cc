@@ -1,0 +1,29 @@
+// What the Hopper kernels can run and need: in every build, with or without CUDA.
+#include "base/error.h"
+#include "kernels/attention/hopper.h"
+#include "kernels/attention/hopper_tiles.h"
+#include "kernels/attention/hopper_workspace.h"
+
+namespace tilefold::attention {
+
+std::string hopper_refusal(const AttentionProblem& p, int compute_capability) {
+  if (compute_capability != 90)
+    return str("the device has compute capability ", compute_capability / 10, ".",
+               compute_capability % 10, "; needed: 9.0");
+  if (p.dtype != DType::bf16 && p.dtype != DType::f16)
+    return str("dtype is ", name_of(p.dtype), "; allowed: bf16, f16");
+  if (p.d % 8 != 0) return str("d is ", p.d, "; allowed: multiples of 8");
+  const std::int64_t widest = p.backward ? 128 : 256;
+  if (p.d > widest) return str("d is ", p.d, "; allowed: up to ", widest);
+  if (p.options.dropout.p != 0) return str("dropout is ", p.options.dropout.p, "; allowed: 0");
+  constexpr std::int64_t kLongest = 1ll << 30;  // positions are 32-bit in the kernels
+  if (p.seq_q > kLongest || p.seq_k > kLongest)
+    return str("seq_q is ", p.seq_q, ", seq_k ", p.seq_k, "; allowed: up to 2^30");
+  return {};
+}
+
+std::int64_t hopper_workspace(const AttentionProblem& p) {
+  return p.backward ? BackwardWorkspace(p).bytes : kForwardWorkspace;
+}
+
+}  // namespace tilefold::attention

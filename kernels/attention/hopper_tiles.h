@@ -1,0 +1,54 @@
+// Rows of the table for the Hopper kernels: tiles by padded head width, with what they take of a
+// multiprocessor (227 KiB of shared memory, 64 Ki registers). Plain C++: the choice, the plan and the
+// kernels share it.
+#pragma once
+
+#include <cstdint>
+
+namespace tilefold::attention {
+
+// Forward: Q, two stages of K and of V, and O on its way out (at d 256 in Q's place). Registers of a
+// consumer thread: scores, p packed, output.
+//   d 64    64 + 32 + 32 of 160: three warpgroups of 64 rows; 112 KiB
+//   d 128   64 + 32 + 64 of 240: two warpgroups; 192 KiB
+//   d 256   40 + 20 + 128 of 240: two warpgroups, 80 keys fill 224 KiB
+template <int kWidth>
+struct ForwardTiles;
+template <>
+struct ForwardTiles<64> {
+  static constexpr int kGroups = 3, kKeys = 128, kFeeder = 32, kConsumer = 160;
+};
+template <>
+struct ForwardTiles<128> {
+  static constexpr int kGroups = 2, kKeys = 128, kFeeder = 32, kConsumer = 240;
+};
+template <>
+struct ForwardTiles<256> {
+  static constexpr int kGroups = 2, kKeys = 80, kFeeder = 32, kConsumer = 240;
+};
+
+// Backward: K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224 KiB both.
+// Registers of a consumer thread, of 240: scores, dP, dK, dV; then p and dS packed, dQ.
+//   d 64    64 + 64 + 32 + 32
+//   d 128   32 + 32 + 64 + 64
+template <int kWidth>
+struct BackwardTiles;
+template <>
+struct BackwardTiles<64> {
+  static constexpr int kRows = 128, kKeys = 128;
+};
+template <>
+struct BackwardTiles<128> {
+  static constexpr int kRows = 64, kKeys = 128;
+};
+
+// 64, 128 or 256: the width that d is padded to.
+constexpr int padded_width(std::int64_t d) { return d <= 64 ? 64 : d <= 128 ? 128 : 256; }
+
+// Query tiles over all heads that the backward's workspace has room for. documents 0: not packed.
+constexpr std::int64_t tiles_of_head(std::int64_t rows, std::int64_t seq_q,
+                                     std::int64_t documents) {
+  return documents == 0 ? (seq_q + rows - 1) / rows : seq_q / rows + documents;
+}
+
+}  // namespace tilefold::attention

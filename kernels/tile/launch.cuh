@@ -1,0 +1,32 @@
+// The one way a kernel is launched.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/tile/check.h"
+
+namespace tilefold::tile {
+
+struct Grid {
+  std::int64_t blocks;
+  int threads;
+  std::size_t shared_bytes = 0;  // dynamic
+};
+
+// Throws Error when the launch is refused. Blocks of a launch are at most 2^31 - 1.
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), const Grid& grid, cudaStream_t stream, const Args&... args) {
+  require(grid.blocks > 0 && grid.blocks < (1ll << 31), "a launch of ", grid.blocks,
+          " blocks; allowed: 1 to 2^31 - 1");
+  if (grid.shared_bytes > 48 << 10)
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(grid.shared_bytes)));
+  kernel<<<static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.threads),
+           grid.shared_bytes, stream>>>(args...);
+  check(cudaGetLastError());
+}
+
+}  // namespace tilefold::tile

@@ -1,0 +1,122 @@
+// The attention kernels as a C function over device pointers, so that compare.py can run them beside
+// PyTorch's in one process. Not part of the program.
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "kernels/attention/hopper.h"
+
+using namespace tilefold;
+
+extern "C" {
+
+struct View {
+  void* data;
+  std::int64_t shape[4], strides[4];
+};
+
+struct Call {
+  View q, k, v, o, d_o, dq, dk, dv;      // [batch, seq, heads, d]
+  void *m, *l;                           // [batch, heads, seq_q]
+  void *cu_q, *cu_k;                     // int32, or null
+  std::int64_t documents, max_q, max_k;
+  void* workspace;
+  std::int64_t workspace_bytes, window_left, window_right;
+  float scale, softcap;                  // scale 0: the default
+  int dtype, causal, deterministic, backward;  // dtype 0: bf16, 1: f16
+  void* stream;
+};
+
+static thread_local std::string problem_text;
+const char* tilefold_last_error() { return problem_text.c_str(); }
+
+static Tensor tensor(const View& v, DType dtype) {
+  const Shape shape{v.shape[0], v.shape[1], v.shape[2], v.shape[3]};
+  return Tensor(v.data, dtype, shape, Shape{v.strides[0], v.strides[1], v.strides[2], v.strides[3]});
+}
+
+static AttentionOptions options(const Call& c) {
+  AttentionOptions o;
+  o.causal = c.causal != 0;
+  o.window_left = c.window_left;
+  o.window_right = c.window_right;
+  if (c.scale > 0) o.scale = c.scale;
+  o.softcap = c.softcap;
+  o.deterministic = c.deterministic != 0;
+  return o;
+}
+
+static PackedDocuments documents(const Call& c) {
+  PackedDocuments d;
+  if (c.cu_q == nullptr) return d;
+  d.cu_seqlens_q = ConstTensor(c.cu_q, DType::i32, Shape{c.documents + 1});
+  d.cu_seqlens_k = ConstTensor(c.cu_k, DType::i32, Shape{c.documents + 1});
+  d.max_seq_q = c.max_q;
+  d.max_seq_k = c.max_k;
+  return d;
+}
+
+static AttentionForward forward(const Call& c) {
+  const DType t = c.dtype == 0 ? DType::bf16 : DType::f16;
+  AttentionForward a;
+  a.q = tensor(c.q, t);
+  a.k = tensor(c.k, t);
+  a.v = tensor(c.v, t);
+  a.o = tensor(c.o, t);
+  const Shape rows{c.q.shape[0], c.q.shape[2], c.q.shape[1]};
+  a.m = Tensor(c.m, DType::f32, rows);
+  a.l = Tensor(c.l, DType::f32, rows);
+  a.options = options(c);
+  a.documents = documents(c);
+  a.workspace = {static_cast<std::byte*>(c.workspace), static_cast<std::size_t>(c.workspace_bytes)};
+  return a;
+}
+
+static AttentionBackward backward(const Call& c) {
+  const AttentionForward f = forward(c);
+  AttentionBackward a;
+  a.q = f.q;
+  a.k = f.k;
+  a.v = f.v;
+  a.o = f.o;
+  a.m = f.m;
+  a.l = f.l;
+  a.d_o = tensor(c.d_o, f.q.dtype);
+  a.dq = tensor(c.dq, f.q.dtype);
+  a.dk = tensor(c.dk, f.q.dtype);
+  a.dv = tensor(c.dv, f.q.dtype);
+  a.options = f.options;
+  a.documents = f.documents;
+  a.workspace = f.workspace;
+  return a;
+}
+
+std::int64_t tilefold_workspace(const Call* c) {
+  return attention::hopper_workspace(c->backward ? problem_of(backward(*c))
+                                                 : problem_of(forward(*c)));
+}
+
+// 0 when queued; else tilefold_last_error() says why not.
+int tilefold_attention(const Call* c) {
+  try {
+    static int processors = 0;
+    if (processors == 0) cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0);
+    auto* stream = static_cast<CUstream_st*>(c->stream);
+    const std::string refusal = attention::hopper_refusal(
+        c->backward ? problem_of(backward(*c)) : problem_of(forward(*c)), 90);
+    if (!refusal.empty()) throw Error(refusal);
+    if (c->backward) {
+      attention::hopper_backward(backward(*c), processors, stream);
+    } else {
+      attention::hopper_forward(forward(*c), processors, stream);
+    }
+    return 0;
+  } catch (const std::exception& e) {
+    problem_text = e.what();
+    return 1;
+  }
+}
+
+}  // extern "C"
