@@ -27,8 +27,9 @@ void require_copy(const char* name, const ConstTensor& tensor) {
 
 Window window_of(const AttentionOptions& options) {
   const std::int64_t right = effective_window_right(options);
-  return {options.window_left < 0 ? kUnlimited : options.window_left,
-          right < 0 ? kUnlimited : right};
+  const std::int64_t left = options.window_left;
+  return {left < 0 ? kUnlimited : std::min(left, kUnlimited),
+          right < 0 ? kUnlimited : std::min(right, kUnlimited)};
 }
 
 Documents documents_of(const PackedDocuments& packed) {

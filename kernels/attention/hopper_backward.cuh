@@ -28,6 +28,7 @@
 namespace tilefold::attention {
 
 constexpr int kBackwardGroups = 2;
+constexpr int kBackwardFeeder = 40, kBackwardConsumer = 232;  // registers a thread
 constexpr int kBackwardThreads = (kBackwardGroups + 1) * tile::kWarpgroup;
 
 struct BackwardJob {
@@ -361,9 +362,9 @@ __device__ __forceinline__ void store_keys(BackwardShared<Element, kWidth>& shar
     for (int slab = 0; slab < Keys::kSlabs; ++slab) {
       const std::uint32_t at = slab * Keys::kSlabBytes + own * 128;
       ptx::copy_tensor_to_global(&p.dv, shared.v.bytes + at, slab * tile::kSlabColumns,
-                                 job.key_head, row, job.batch);
+                                 row, job.key_head, job.batch);
       ptx::copy_tensor_to_global(&p.dk, shared.k.bytes + at, slab * tile::kSlabColumns,
-                                 job.key_head, row, job.batch);
+                                 row, job.key_head, job.batch);
     }
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
@@ -502,7 +503,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   __syncthreads();
   const int warpgroup = tile::block_warpgroup();
   if (warpgroup == 0) {
-    ptx::shrink_registers<32>();
+    ptx::shrink_registers<kBackwardFeeder>();
     switch (tile::block_warp()) {
       case 0: produce_backward<Element, kWidth>(shared, p); break;
       case 1: write_dq<Element, kWidth>(shared, p, 0); break;
@@ -510,7 +511,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
       default: schedule_backward<Element, kWidth>(shared, p);
     }
   } else {
-    ptx::grow_registers<240>();
+    ptx::grow_registers<kBackwardConsumer>();
     consume_backward<Element, kWidth>(shared, p, warpgroup - 1);
   }
 }
@@ -519,6 +520,7 @@ template <class Element, int kWidth>
 void launch_hopper_backward(const BackwardParams& params, int blocks, CUstream_st* stream) {
   using Shared = BackwardShared<Element, kWidth>;
   static_assert(sizeof(Shared) <= 227 << 10);
+  static_assert(tile::registers_fit(kBackwardGroups, kBackwardFeeder, kBackwardConsumer));
   const std::int64_t sequences = params.documents.q ? params.documents.count : params.batch;
   const tile::Grid rows{sequences * params.heads * params.tiles_q, kRowThreads};
   if (rows.blocks > 0) {

@@ -242,7 +242,7 @@ __device__ __forceinline__ void store_rows(ForwardShared<Element, kWidth>& share
     if (tile::group_thread() != 0) return;
     for (int slab = 0; slab < out.kSlabs; ++slab)
       ptx::copy_tensor_to_global(&p.o, out.bytes + slab * out.kSlabBytes,
-                                 slab * tile::kSlabColumns, job.head, job.at.q_begin + row,
+                                 slab * tile::kSlabColumns, job.at.q_begin + row, job.head,
                                  job.batch);
     ptx::bulk_commit();
   } else {
@@ -383,7 +383,9 @@ __global__ void __launch_bounds__((ForwardTiles<kWidth>::kGroups + 1) * tile::kW
 template <class Element, int kWidth>
 void launch_hopper_forward(const ForwardParams& params, int blocks, CUstream_st* stream) {
   using Shared = ForwardShared<Element, kWidth>;
+  using Tiles = ForwardTiles<kWidth>;
   static_assert(sizeof(Shared) <= 227 << 10);
+  static_assert(tile::registers_fit(Tiles::kGroups, Tiles::kFeeder, Tiles::kConsumer));
   tile::launch(hopper_forward<Element, kWidth>,
                {blocks, (ForwardTiles<kWidth>::kGroups + 1) * tile::kWarpgroup, sizeof(Shared)},
                stream, params);

@@ -20,11 +20,11 @@ struct ForwardTiles<64> {
 };
 template <>
 struct ForwardTiles<128> {
-  static constexpr int kGroups = 2, kKeys = 128, kFeeder = 32, kConsumer = 240;
+  static constexpr int kGroups = 2, kKeys = 128, kFeeder = 40, kConsumer = 232;
 };
 template <>
 struct ForwardTiles<256> {
-  static constexpr int kGroups = 2, kKeys = 80, kFeeder = 32, kConsumer = 240;
+  static constexpr int kGroups = 2, kKeys = 80, kFeeder = 40, kConsumer = 232;
 };
 
 // Backward: K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224 KiB both.

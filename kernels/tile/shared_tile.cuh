@@ -67,7 +67,7 @@ __device__ __forceinline__ void load_tile(Tile& tile, const CUtensorMap* map, Ro
 #pragma unroll
     for (int row = 0; row < Tile::kRows; row += kBoxRows)
       ptx::copy_tensor_to_shared(tile.bytes + slab * Tile::kSlabBytes + row * 128, map,
-                                 slab * kSlabColumns, at.head, at.row + row, at.batch, barrier);
+                                 slab * kSlabColumns, at.row + row, at.head, at.batch, barrier);
 }
 
 // One warp: rows from `first` on become zero, for the tensor cores to read.

@@ -7,6 +7,13 @@ namespace tilefold::tile {
 
 constexpr int kWarpgroup = 128;
 
+// Whether one feeding and `consumers` consuming warpgroups can share out the registers that the block
+// starts with: as many a thread, in eights, as one block of that many threads can have.
+constexpr bool registers_fit(int consumers, int feeder, int consumer) {
+  const int threads = (consumers + 1) * kWarpgroup;
+  return kWarpgroup * (feeder + consumers * consumer) <= 65536 / threads / 8 * 8 * threads;
+}
+
 // The same in all lanes of a warp, and known to be so by the compiler.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 

@@ -1,0 +1,64 @@
+"""Forward and backward TFLOP/s beside PyTorch's cudnn and flash backends, in one run.
+usage: compare.py LIBRARY OUT.csv [grid|short|SHAPES...]   a shape is d:causal:n[:batch:heads:kv_heads]
+
+FLOPs: 4 b h n n d forward (halved when causal), 2.5 times that backward. Medians, after warm-up, random data."""
+import csv, statistics, sys
+import torch, torch.nn.functional as F
+from torch.nn.attention import sdpa_kernel, SDPBackend
+from triton.testing import do_bench
+from kernels import load, Attention
+
+BACKENDS = {'cudnn': SDPBackend.CUDNN_ATTENTION, 'flash': SDPBackend.FLASH_ATTENTION}
+def grid():
+    for d in (64, 128, 256):
+        for causal in (1, 0):
+            for n in (512, 1024, 2048, 4096, 8192, 16384): yield d, causal, n, 16384 // n, 2048 // d, 2048 // d
+    for d in (64, 128): yield d, 1, 65536, 1, 2048 // d, 2048 // d; yield d, 1, 8192, 2, 2048 // d, 512 // d
+
+def shapes(words):
+    if words == ['grid']: return list(grid())
+    if words == ['short']: return [x for x in grid() if x[0] < 256 and x[2] in (512, 2048, 16384)]
+    out = []
+    for w in words:
+        x = [int(t) for t in w.split(':')]; d, causal, n = x[:3]
+        out.append((d, causal, n, *(x[3:] or (16384 // n, 2048 // d, 2048 // d))))
+    return out
+
+def main():
+    lib = load(sys.argv[1]); rows = []; rep = 60
+    a = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16); b = torch.randn_like(a)
+    peak = 2 * 8192 ** 3 / do_bench(lambda: a @ b, warmup=50, rep=200, return_mode='median') / 1e9
+    print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, matrix peak {peak:.0f} TFLOP/s', flush=True)
+    time = lambda f: do_bench(f, warmup=15, rep=rep, return_mode='median')
+    for d, causal, n, batch, heads, kv in shapes(sys.argv[3:] or ['grid']):
+        r = lambda h: torch.randn(batch, n, h, d, device='cuda', dtype=torch.bfloat16)
+        q, k, v, g = r(heads), r(kv), r(kv), r(heads); flops = 4 * batch * heads * n * n * d / (2 if causal else 1)
+        row = dict(d=d, causal=causal, n=n, batch=batch, heads=heads, kv_heads=kv)
+        for name, backend in BACKENDS.items():
+            x = [t.transpose(1, 2).detach().requires_grad_() for t in (q, k, v)]; gt = g.transpose(1, 2)
+            try:
+                with sdpa_kernel(backend):
+                    f = lambda: F.scaled_dot_product_attention(*x, is_causal=bool(causal), enable_gqa=kv != heads)
+                    o = f(); row[name + '_fwd'] = flops / time(f) / 1e9
+                    row[name + '_bwd'] = 2.5 * flops / time(lambda: torch.autograd.grad(o, x, gt, retain_graph=True)) / 1e9
+            except RuntimeError: pass
+        backward = d <= 128
+        ours = Attention(lib, q, k, v, g if backward else None, causal=bool(causal))
+        row['fwd'] = flops / time(ours.forward) / 1e9
+        if backward:
+            row['bwd'] = 2.5 * flops / time(ours.backward) / 1e9
+            ours.b.deterministic = 0; row['bwd_any_order'] = 2.5 * flops / time(ours.backward) / 1e9
+        rows.append(row)
+        print(f'd {d:3} {"causal" if causal else "full  "} n {n:5} b {batch:2} h {heads}/{kv} | fwd {row["fwd"]:4.0f} cudnn {row.get("cudnn_fwd", 0):4.0f} flash {row.get("flash_fwd", 0):4.0f}'
+              f' | bwd {row.get("bwd", 0):4.0f} any {row.get("bwd_any_order", 0):4.0f} cudnn {row.get("cudnn_bwd", 0):4.0f} flash {row.get("flash_bwd", 0):4.0f}', flush=True)
+    def mean(ours, peer):
+        x = [r[ours] / r[peer] for r in rows if r.get(ours) and r.get(peer)]
+        return f'{statistics.geometric_mean(x):.3f} (least {min(x):.3f}, {len(x)} shapes)' if x else '-'
+    for ours, peer in (('fwd', 'cudnn_fwd'), ('fwd', 'flash_fwd'), ('bwd', 'cudnn_bwd'), ('bwd', 'flash_bwd'), ('bwd_any_order', 'cudnn_bwd')):
+        print(f'{ours} / {peer}: {mean(ours, peer)}')
+    with open(sys.argv[2], 'w') as out:
+        w = csv.DictWriter(out, 'd causal n batch heads kv_heads fwd cudnn_fwd flash_fwd bwd bwd_any_order cudnn_bwd flash_bwd'.split())
+        out.write(f'# {torch.cuda.get_device_name()}, torch {torch.__version__}, matrix peak {peak:.0f} TFLOP/s; figures in TFLOP/s\n')
+        w.writeheader(); w.writerows([{k: (f'{v:.1f}' if isinstance(v, float) else v) for k, v in r.items()} for r in rows])
+
+if __name__ == '__main__': main()
