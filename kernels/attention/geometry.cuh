@@ -91,26 +91,16 @@ __host__ __device__ inline Range queries_seeing_all(const Extent& at, const Wind
           static_cast<int>(most(least(key - off + window.left, at.q_count - 1), -1))};
 }
 
-// For one query: visible keys, relative to key `base` and clipped to [-1, limit].
-__host__ __device__ inline Range keys_of_row(const Extent& at, const Window& window,
-                                             std::int64_t row, int base, int limit) {
-  const std::int64_t off = static_cast<std::int64_t>(at.k_count) - at.q_count;
-  const std::int64_t first = most(row + off - window.left, 0) - base;
-  const std::int64_t last = least(row + off + window.right, at.k_count - 1) - base;
-  return {static_cast<int>(least(most(first, -1), limit)),
-          static_cast<int>(least(most(last, -1), limit))};
-}
+// The window about one document's diagonal in 32 bits: query i sees key j when
+//   i + off - left <= j <= i + off + right      0 <= j < k_count
+// Limits beyond the document are cut to it, so that no sum here leaves 32 bits.
+struct Diagonal {
+  int off, left, right;
+};
 
-// For one key: queries that see it, relative to query `base` and clipped to [-1, limit]; none for a
-// key beyond the document.
-__host__ __device__ inline Range rows_of_key(const Extent& at, const Window& window,
-                                             std::int64_t key, int base, int limit) {
-  if (key >= at.k_count) return {0, -1};
-  const std::int64_t off = static_cast<std::int64_t>(at.k_count) - at.q_count;
-  const std::int64_t first = most(key - off - window.right, 0) - base;
-  const std::int64_t last = least(key - off + window.left, at.q_count - 1) - base;
-  return {static_cast<int>(least(most(first, -1), limit)),
-          static_cast<int>(least(most(last, -1), limit))};
+__host__ __device__ inline Diagonal diagonal_of(const Extent& at, const Window& window) {
+  return {at.k_count - at.q_count, static_cast<int>(least(window.left, most(at.k_count - 1, 0))),
+          static_cast<int>(least(window.right, most(at.q_count - 1, 0)))};
 }
 
 }  // namespace tilefold::attention

@@ -1,20 +1,25 @@
 // The body of hopper_backward.h: the kernel of the gradients.
 //
-// A job is one (document or batch, key head, tile of keys). A step is one query tile of one of the
-// group's heads, from the last that sees the keys to the first. Block = one warpgroup that feeds and
-// two consumer warpgroups of 64 keys each:
+// A job is one (document or batch, key head, tile of keys). A step is one query tile, of one of the
+// group's heads, that sees the keys. Block = one warpgroup that feeds and two consumer warpgroups of
+// 64 keys each:
 //
-//   producer   K, V; then Q, row statistics and dO of each step
-//   writers    two warps, every other step each: dQ parts to global memory when it is their turn
 //   scheduler  which job is next, one ahead
-//   consumer   queue Sᵀ = K Qᵀ and dPᵀ = V dOᵀ; P; dS = P (dP - D); dS to shared memory;
-//              queue dV += P dO, dQ = dS K (both warpgroups' keys, half of the result each) and
-//              dK += dS Q; dQ to shared memory
+//   producer   K; then Q, row statistics and dO of each step, V behind the first Q
+//   consumer   Sᵀ = K Qᵀ and dPᵀ = V dOᵀ; P; dS = P (dP - D); dS to shared memory;
+//              dV += P dO, dQ = dS K (both warpgroups' keys, half of the result each), dK += dS Q;
+//              dQ to shared memory; after the last step dV and dK to shared memory
+//   writers    two warps, every other part each: parts of dQ to global memory when it is their turn,
+//              dV and dK
 //
 // Scores are computed transposed, so that P and dS are left operands without leaving registers.
 //
-// Order: the key tiles that see a query tile add their parts of dQ from the first to the last; `turn`
-// counts them. A block waits only for jobs with smaller numbers, which were taken before its own.
+// Order: the key tiles that see a query tile add their parts of dQ one after the other; `turn` counts
+// them. A block waits only for jobs with smaller numbers, which were taken before its own. Two orders:
+//   down   keys from the last tile to the first, queries from the first to the last: under a causal
+//          mask each key tile begins two or more steps behind the one that it waits for
+//   up     keys from the first tile to the last, queries from the last to the first: the longest jobs
+//          come first, so that all blocks end together; also where all key tiles see all queries
 #pragma once
 
 #include "base/dtype.h"
@@ -28,17 +33,42 @@
 namespace tilefold::attention {
 
 constexpr int kBackwardGroups = 2;
-constexpr int kBackwardFeeder = 40, kBackwardConsumer = 232;  // registers a thread
+constexpr std::int64_t kDownSection = 4;  // pairs whose key tiles are taken in turn
+constexpr int kBackwardFeeder = 24, kBackwardConsumer = 240;  // registers a thread
 constexpr int kBackwardThreads = (kBackwardGroups + 1) * tile::kWarpgroup;
 
 struct BackwardJob {
   Extent at;
+  Diagonal diagonal;
   int key_head, batch;
   int key;           // first key, in the document; -1: no more jobs
   int tile;          // key / kKeys
   int first, count;  // query tiles
+  bool down;         // their order
   Range whole;       // query tiles that need no mask
   int tile_base;     // where the document's query tiles start
+};
+
+// The steps of a job, head after head.
+struct StepPlace {
+  int left, head, tile;
+
+  __device__ __forceinline__ StepPlace(const BackwardJob& job, int group)
+      : left(tile::uniform(job.count) * group), head(job.key_head * group) {
+    tile = start(job);
+  }
+  __device__ __forceinline__ bool more() const { return left > 0; }
+  __device__ __forceinline__ void next(const BackwardJob& job) {
+    --left;
+    tile += job.down ? 1 : -1;
+    if (tile < job.first || tile >= job.first + job.count) {
+      tile = start(job);
+      ++head;
+    }
+  }
+  static __device__ __forceinline__ int start(const BackwardJob& job) {
+    return job.first + (job.down ? 0 : job.count - 1);
+  }
 };
 
 template <class Element, int kWidth>
@@ -53,73 +83,84 @@ struct BackwardShared {
     float d[kRows];
     float huge[4];        // [0] != 0: some |m log2 e| is beyond kFoldLimit
   };
-  struct Part {
+  // A step's part of dQ as its fragments lie; after the last step a tile of dV, then of dK.
+  struct alignas(1024) Part {
     float4 x[kBackwardGroups][8][tile::kWarpgroup];
+    __device__ Keys& keys() { return *reinterpret_cast<Keys*>(x); }
   };
 
   Keys k, v;
   Rows q[2], d_o[2];
   Scores ds[2];
-  Part dq[2];
+  Part part[2];
   Stats stats[2];
   BackwardJob job[2];
-  tile::RingBarriers<2> jobs, q_ring, do_ring, dq_ring;
+  tile::RingBarriers<2> jobs, q_ring, do_ring, part_ring;
   tile::RingBarriers<1> k_ring, v_ring;
-  std::uint64_t patch;
+  std::uint64_t patch;  // a tile that the producer still has to clear the tail of
+  std::uint64_t want;   // the producer wants the next job
 };
 
+// Fills a job in shared memory.
 template <int kRows, int kKeys>
-__device__ inline BackwardJob make_backward_job(const BackwardParams& p, std::int64_t index) {
-  BackwardJob job;
+__device__ inline void make_backward_job(const BackwardParams& p, std::int64_t index,
+                                         BackwardJob& job) {
   const std::int64_t all =
       static_cast<std::int64_t>(p.documents.q ? p.documents.count : p.batch) * p.key_heads;
   if (index >= all * p.tiles_k) {
     job.key = -1;
     job.at = {0, 0, 0, 0};
-    return job;
+    return;
   }
-  const std::int64_t section = index / (p.section * p.tiles_k);
-  const std::int64_t within = index - section * p.section * p.tiles_k;
-  const std::int64_t pairs = least(p.section, all - section * p.section);
-  const std::int64_t pair = section * p.section + within % pairs;
-  const auto sequence = static_cast<int>(pair / p.key_heads);
+  const std::int64_t down_jobs = p.down_pairs * p.tiles_k;
+  job.down = index < down_jobs;
+  const std::int64_t begin = job.down ? 0 : p.down_pairs;  // first pair of this order
+  const std::int64_t end = job.down ? p.down_pairs : all, size = job.down ? kDownSection : p.section;
+  if (!job.down) index -= down_jobs;
+  const std::int64_t section = index / (size * p.tiles_k);
+  const auto within = static_cast<std::uint32_t>(index - section * size * p.tiles_k);
+  const auto pairs = static_cast<std::uint32_t>(least(size, end - begin - section * size));
+  const auto pair = static_cast<std::uint32_t>(begin + section * size + within % pairs);
+  const int sequence = static_cast<int>(pair / static_cast<std::uint32_t>(p.key_heads));
   const int document = p.documents.q ? sequence : 0;
-  job.key_head = static_cast<int>(pair % p.key_heads);
+  job.key_head = static_cast<int>(pair % static_cast<std::uint32_t>(p.key_heads));
   job.batch = p.documents.q ? 0 : sequence;
-  job.at = extent_of(p.documents, document, p.seq_q, p.seq_k);
-  job.tile = static_cast<int>(within / pairs);
-  job.key = job.tile * kKeys;
-  job.tile_base = first_query_tile<kRows>(p, job.at, document);
-  const Range seeing = queries_seeing(job.at, p.window, job.key, kKeys);
-  const Range seeing_all = queries_seeing_all(job.at, p.window, job.key, kKeys);
+  const Extent at = extent_of(p.documents, document, p.seq_q, p.seq_k);
+  job.at = at;
+  job.diagonal = diagonal_of(at, p.window);
+  const auto step = static_cast<int>(within / pairs);
+  job.tile = job.down ? p.tiles_k - 1 - step : step;
+  const int key = job.tile * kKeys;
+  job.key = key;
+  job.tile_base = first_query_tile<kRows>(p, at, document);
+  const Range seeing = queries_seeing(at, p.window, key, kKeys);
+  const Range by_all = queries_seeing_all(at, p.window, key, kKeys);
   job.first = seeing.first / kRows;
-  job.count = seeing.last < seeing.first ? 0 : seeing.last / kRows - job.first + 1;
+  job.count = seeing.last < seeing.first ? 0 : seeing.last / kRows - seeing.first / kRows + 1;
   // The last query tile may end beyond the document: its tail has p = 0 by its offsets.
-  const bool to_end = seeing_all.last == job.at.q_count - 1;
-  job.whole = {(seeing_all.first + kRows - 1) / kRows,
-               to_end ? seeing_all.last / kRows : (seeing_all.last + 1) / kRows - 1};
-  return job;
+  const bool to_end = by_all.last == at.q_count - 1;
+  job.whole = {(by_all.first + kRows - 1) / kRows,
+               to_end ? by_all.last / kRows : (by_all.last + 1) / kRows - 1};
 }
 
+// Takes a job only when it is about to be needed: others may wait for a job that is taken.
 template <class Element, int kWidth>
 __device__ void schedule_backward(BackwardShared<Element, kWidth>& shared,
                                   const BackwardParams& p) {
   using Tiles = BackwardTiles<kWidth>;
   tile::RingPlace<2> jobs;
-  bool more = true;
-  while (more) {
+  for (bool more = true; more; jobs.next()) {
     jobs.wait_empty(shared.jobs);
+    if (jobs.count > 0) ptx::mbarrier_wait(&shared.want, (jobs.count - 1) & 1);
     if (tile::lane() == 0) {
-      BackwardJob job;
+      BackwardJob& job = shared.job[jobs.stage()];
       do {  // a short document has fewer tiles than the longest
-        job = make_backward_job<Tiles::kRows, Tiles::kKeys>(p, atomicAdd(p.next_job, 1u));
+        make_backward_job<Tiles::kRows, Tiles::kKeys>(p, atomicAdd(p.next_job, 1u), job);
       } while (job.key >= job.at.k_count);
-      shared.job[jobs.stage()] = job;
-      ptx::mbarrier_arrive(&shared.jobs.full[jobs.stage()]);
       more = job.key >= 0;
+      ptx::mbarrier_arrive(&shared.jobs.full[jobs.stage()]);
     }
     more = __shfl_sync(0xffffffffu, more, 0);
-    jobs.next();
   }
 }
 
@@ -128,6 +169,7 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared,
                                  const BackwardParams& p) {
   using Shared = BackwardShared<Element, kWidth>;
   constexpr int kRows = Shared::kRows;
+  constexpr auto kStatBytes = static_cast<std::uint32_t>(sizeof(typename Shared::Stats));
   const bool leader = tile::lane() == 0;
   tile::RingPlace<2> jobs, place;
   tile::RingPlace<1> key_place;
@@ -137,8 +179,8 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared,
     jobs.wait_full(shared.jobs);
     const BackwardJob& job = shared.job[jobs.stage()];
     if (job.key < 0) break;
-    // Rows past a packed document belong to others and may hold anything: they become zero. The
-    // caller's barrier then counts `more` bytes, or one arrival if there are none.
+    // Rows past a packed document belong to others and may hold anything: they become zero. `full`
+    // counts `more` bytes besides the tile's.
     const auto load = [&](auto& to, const CUtensorMap* map, int row, int rows, int head,
                           std::uint64_t* full, std::uint32_t more) {
       using Tile = std::remove_reference_t<decltype(to)>;
@@ -158,92 +200,122 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared,
         if (leader) ptx::mbarrier_arrive_expect(full, more);
       }
     };
-    const auto load_q = [&](int head, int tile) {
+    const auto load_keys = [&](auto& to, const CUtensorMap* map, tile::RingBarriers<1>& ring) {
+      key_place.wait_empty(ring);
+      load(to, map, job.at.k_begin + job.key, job.at.k_count - job.key, job.key_head,
+           &ring.full[0], 0);
+    };
+    if (job.count > 0) load_keys(shared.k, &p.k, shared.k_ring);
+    constexpr int kAhead = 2;  // steps for which the next job is made
+    StepPlace step(job, p.group);
+    if (step.left <= kAhead && leader) ptx::mbarrier_arrive(&shared.want);
+    for (bool first = true; step.more(); step.next(job), place.next()) {
+      if (step.left == kAhead + 1 && leader) ptx::mbarrier_arrive(&shared.want);
+      const int head = step.head, tile = step.tile;
+      const int row = job.at.q_begin + tile * kRows, rows = job.at.q_count - tile * kRows;
       place.wait_empty(shared.q_ring);
       std::uint64_t* full = &shared.q_ring.full[place.stage()];
-      constexpr auto kStatBytes = static_cast<std::uint32_t>(sizeof(typename Shared::Stats));
-      load(shared.q[place.stage()], &p.q, job.at.q_begin + tile * kRows,
-           job.at.q_count - tile * kRows, head, full, kStatBytes);
+      load(shared.q[place.stage()], &p.q, row, rows, head, full, kStatBytes);
       if (leader)
         ptx::copy_bytes_to_shared(
             &shared.stats[place.stage()],
             p.stats + query_tile(p, job.batch, head, job.tile_base + tile) * (2 * kRows + 4),
             kStatBytes, full);
-    };
-    const auto load_do = [&](int head, int tile) {
-      place.wait_empty(shared.do_ring);
-      load(shared.d_o[place.stage()], &p.d_o, job.at.q_begin + tile * kRows,
-           job.at.q_count - tile * kRows, head, &shared.do_ring.full[place.stage()], 0);
-    };
-    const int keys = job.at.k_count - job.key;
-    key_place.wait_empty(shared.k_ring);
-    load(shared.k, &p.k, job.at.k_begin + job.key, keys, job.key_head, &shared.k_ring.full[0], 0);
-    const int head = job.key_head * p.group;
-    if (job.count > 0) load_q(head, job.first + job.count - 1);
-    key_place.wait_empty(shared.v_ring);
-    load(shared.v, &p.v, job.at.k_begin + job.key, keys, job.key_head, &shared.v_ring.full[0], 0);
-    key_place.next();
-    for (int h = 0; h < p.group; ++h) {
-      for (int i = job.count - 1; i >= 0; --i) {
-        if (h > 0 || i < job.count - 1) load_q(head + h, job.first + i);
-        load_do(head + h, job.first + i);
-        place.next();
+      if (first) {
+        load_keys(shared.v, &p.v, shared.v_ring);
+        key_place.next();
+        first = false;
       }
+      place.wait_empty(shared.do_ring);
+      load(shared.d_o[place.stage()], &p.d_o, row, rows, head,
+           &shared.do_ring.full[place.stage()], 0);
     }
     __syncwarp();
     jobs.release(shared.jobs);
   }
 }
 
-// One of two warps: every other step's part of dQ.
+// A tile of dK or dV; by one warp.
+template <class Keys>
+__device__ inline void write_keys(const Keys& from, const CUtensorMap* map, std::uint16_t* data,
+                                  const BackwardParams::Strides& at, const BackwardParams& p,
+                                  const BackwardJob& job) {
+  const int row = job.at.k_begin + job.key, count = job.at.k_count - job.key;
+  if (p.documents.q == nullptr || count >= Keys::kRows) {
+    if (tile::lane() == 0) {
+      for (int slab = 0; slab < Keys::kSlabs; ++slab)
+        ptx::copy_tensor_to_global(map, from.bytes + slab * Keys::kSlabBytes,
+                                   slab * tile::kSlabColumns, row, job.key_head, job.batch);
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+    }
+  } else {
+    // The copy engine would write into the next document.
+    tile::copy_rows<32>(data + job.batch * at.batch + job.key_head * at.head +
+                            static_cast<std::int64_t>(row) * at.row,
+                        at.row, from, count, p.d);
+  }
+}
+
+// One of two warps: every other part.
 template <class Element, int kWidth>
-__device__ void write_dq(BackwardShared<Element, kWidth>& shared, const BackwardParams& p,
-                         int stage) {
+__device__ void write_parts(BackwardShared<Element, kWidth>& shared, const BackwardParams& p,
+                            std::uint32_t stage) {
   using Shared = BackwardShared<Element, kWidth>;
   constexpr int kRows = Shared::kRows, kKeys = Shared::kKeys;
-  tile::RingPlace<2> jobs;
-  tile::RingPlace<2> place;
+  constexpr auto kBytes = static_cast<std::uint32_t>(sizeof(typename Shared::Part));
+  typename Shared::Part& part = shared.part[stage];
+  tile::RingPlace<2> jobs, place;
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
     const BackwardJob& job = shared.job[jobs.stage()];
     if (job.key < 0) break;
-    for (int h = 0; h < p.group; ++h) {
-      const int head = job.key_head * p.group + h;
-      for (int i = job.count - 1; i >= 0; --i, place.next()) {
-        if (place.stage() != stage || tile::lane() != 0) continue;
-        const int tile = job.first + i;
-        const std::int64_t at = query_tile(p, job.batch, head, job.tile_base + tile);
-        std::uint32_t rank = 1;
-        if (p.ordered) {
-          rank = static_cast<std::uint32_t>(
-              job.tile - keys_seen(job.at, p.window, tile * kRows, kRows).first / kKeys);
-          while (ptx::load_acquire(p.turn + at) != rank) {
-          }
-          ptx::fence_proxy_global();
+    for (StepPlace step(job, p.group); step.more(); step.next(job), place.next()) {
+      if (place.stage() != stage || tile::lane() != 0) continue;
+      const int tile = step.tile;
+      const std::int64_t at = query_tile(p, job.batch, step.head, job.tile_base + tile);
+      std::uint32_t rank = 1;
+      if (p.ordered) {
+        const Range keys = keys_seen(job.at, p.window, tile * kRows, kRows);
+        rank = static_cast<std::uint32_t>(job.down ? keys.last / kKeys - job.tile
+                                                   : job.tile - keys.first / kKeys);
+        while (ptx::load_relaxed(p.turn + at) != rank) {
         }
-        place.wait_full(shared.dq_ring);
-        float* to = p.dq_sum + at * (kRows * kWidth);
-        const auto* from = reinterpret_cast<const float*>(&shared.dq[stage]);
-        constexpr auto kBytes = static_cast<std::uint32_t>(sizeof(typename Shared::Part));
-        if (rank == 0) {
-          ptx::copy_bytes_to_global(to, from, kBytes);
-        } else {
-          ptx::add_floats_to_global(to, from, kBytes);
-        }
-        ptx::bulk_commit();
-        ptx::bulk_wait_read<0>();
-        ptx::mbarrier_arrive(&shared.dq_ring.empty[stage]);
-        if (p.ordered) {
-          ptx::bulk_wait<0>();
-          ptx::fence_proxy_global();
-          ptx::store_release(p.turn + at, rank + 1);
-        }
+        ptx::fence_acquire_release();
+        ptx::fence_proxy_global();
+      }
+      place.wait_full(shared.part_ring);
+      float* to = p.dq_sum + at * (kRows * kWidth);
+      const auto* from = reinterpret_cast<const float*>(part.x);
+      if (rank == 0) {
+        ptx::copy_bytes_to_global(to, from, kBytes);
+      } else {
+        ptx::add_floats_to_global(to, from, kBytes);
+      }
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+      ptx::mbarrier_arrive(&shared.part_ring.empty[stage]);
+      if (p.ordered) {
+        ptx::bulk_wait<0>();
+        ptx::fence_proxy_global();
+        ptx::store_release(p.turn + at, rank + 1);
       }
     }
     __syncwarp();
+    for (int value = 1; value >= 0; --value, place.next()) {
+      if (place.stage() != stage) continue;
+      place.wait_full(shared.part_ring);
+      if (value) {
+        write_keys(part.keys(), &p.dv, p.dv_data, p.dv_at, p, job);
+      } else {
+        write_keys(part.keys(), &p.dk, p.dk_data, p.dk_at, p, job);
+      }
+      __syncwarp();
+      if (tile::lane() == 0) ptx::mbarrier_arrive(&shared.part_ring.empty[stage]);
+    }
     jobs.release(shared.jobs);
   }
-  ptx::bulk_wait<0>();
+  if (tile::lane() == 0) ptx::bulk_wait<0>();
 }
 
 // What one step knows of its scores: Sᵀ in raw units becomes P, dPᵀ becomes dS.
@@ -271,22 +343,24 @@ struct Step {
     return top == tile::negative_infinity() ? 0 : top;
   }
 
+  __device__ __forceinline__ bool needs_mask() const {
+    return tile < job.whole.first || tile > job.whole.last;
+  }
+
   __device__ __forceinline__ void mask(F& s) const {
-    if (tile >= job.whole.first && tile <= job.whole.last) return;
-    const std::int64_t j = key + tile::first_row();
-    const Range upper = rows_of_key(job.at, p.window, j, tile * kRows, kRows);
-    const Range lower = rows_of_key(job.at, p.window, j + 8, tile * kRows, kRows);
-#pragma unroll
-    for (int r = 0; r < F::kCount; ++r) {
-      const int column = tile::first_column() + F::column(r);
-      const Range& seeing = F::is_lower(r) ? lower : upper;
-      if (column < seeing.first || column > seeing.last) s.x[r] = tile::negative_infinity();
+    const Diagonal& d = job.diagonal;
+    const int j = key + tile::first_row();
+    const int i = j - d.off - tile * kRows;  // the diagonal's column
+    if (tile < job.whole.first) tilefold::tile::hide_before(s, i - d.right, i + 8 - d.right);
+    if (tile > job.whole.last) {
+      const int none = -1, k_count = job.at.k_count;  // for keys beyond the document
+      tilefold::tile::hide_after(s, j < k_count ? i + d.left : none, j + 8 < k_count ? i + 8 + d.left : none);
     }
   }
 
   // Scores times `unit` are natural.
-  __device__ __forceinline__ void exponentials(F& s, float unit) const {
-    if (stats.huge[0] == 0) {
+  __device__ __forceinline__ void exponentials(F& s, float unit, bool huge) const {
+    if (!huge) {
       const float c = unit * tile::kLog2e;
 #pragma unroll
       for (int g = 0; g < kRows / 8; ++g) {
@@ -330,14 +404,14 @@ struct Step {
   }
 
   // dS of capped scores t: times 1 - (t / cap)^2, with t from its probability.
-  __device__ __forceinline__ void slopes(const F& probabilities, F& ds) const {
+  __device__ __forceinline__ void slopes(const F& probabilities, F& ds, bool huge) const {
     const float base = 1 / p.softcap, unit = tile::kLn2 / p.softcap;
 #pragma unroll
     for (int g = 0; g < kRows / 8; ++g) {
       const float2 offset = at(stats.offset, g);
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        const float shift = stats.huge[0] == 0 ? 0.f : maximum(8 * g + odd) * base;
+        const float shift = huge ? maximum(8 * g + odd) * base : 0.f;
 #pragma unroll
         for (int r = 4 * g + odd; r < 4 * g + 4; r += 2) {
           const float t = fmaf(
@@ -349,48 +423,33 @@ struct Step {
   }
 };
 
-// This warpgroup's 64 rows of dK and dV, from K's and V's tiles to global memory.
-template <class Element, int kWidth>
-__device__ __forceinline__ void store_keys(BackwardShared<Element, kWidth>& shared,
-                                           const BackwardParams& p, const BackwardJob& job,
-                                           int own, int barrier) {
-  using Keys = typename BackwardShared<Element, kWidth>::Keys;
-  const int row = job.at.k_begin + job.key + own;
-  const int count = job.at.k_count - job.key - own;
-  if (p.documents.q == nullptr || count >= 64) {
-    if (tile::group_thread() != 0) return;
-    for (int slab = 0; slab < Keys::kSlabs; ++slab) {
-      const std::uint32_t at = slab * Keys::kSlabBytes + own * 128;
-      ptx::copy_tensor_to_global(&p.dv, shared.v.bytes + at, slab * tile::kSlabColumns,
-                                 row, job.key_head, job.batch);
-      ptx::copy_tensor_to_global(&p.dk, shared.k.bytes + at, slab * tile::kSlabColumns,
-                                 row, job.key_head, job.batch);
-    }
-    ptx::bulk_commit();
-    ptx::bulk_wait_read<0>();
-  } else {
-    const auto to = [&](std::uint16_t* data, const BackwardParams::Strides& at) {
-      return data + job.batch * at.batch + job.key_head * at.head +
-             static_cast<std::int64_t>(row) * at.row;
-    };
-    tile::copy_rows(to(p.dv_data, p.dv_at), p.dv_at.row, shared.v, own, count, p.d);
-    tile::copy_rows(to(p.dk_data, p.dk_at), p.dk_at.row, shared.k, own, count, p.d);
-    tile::sync_warpgroup(barrier);
-  }
-}
-
 template <class Element, int kWidth>
 __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const BackwardParams& p,
                                  int group) {
   using Shared = BackwardShared<Element, kWidth>;
   constexpr int kRows = Shared::kRows;
   constexpr int kAll = 1, kAllThreads = kBackwardGroups * tile::kWarpgroup;  // named barrier
-  const int own_barrier = kAll + 1 + group;
   const int own = 64 * group;  // first of the warpgroup's key rows
   // The half of dQ this warpgroup makes: rows at width 64, columns at width 128.
   const int dq_row = kRows > 64 ? own : 0, dq_column = kRows > 64 ? 0 : own;
-  tile::RingPlace<2> jobs, place;
+
+  tile::RingPlace<2> jobs, place, parts;
+  tile::RingPlace<1> key_place;
   tile::Fragment<kWidth> dk, dv;
+  // After this warp wrote its share of a part.
+  const auto send_part = [&] {
+    ptx::fence_proxy_shared();
+    __syncwarp();
+    if (tile::lane() == 0) ptx::mbarrier_arrive(&shared.part_ring.full[parts.stage()]);
+    parts.next();
+  };
+  const auto send_keys = [&](const tile::Fragment<kWidth>& from) {
+    tile::Packed<kWidth> packed;
+    tile::pack<Element>(packed, from);
+    parts.wait_empty(shared.part_ring);
+    tile::store(shared.part[parts.stage()].keys(), own, packed);
+    send_part();
+  };
 
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
@@ -398,88 +457,79 @@ __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const 
     if (job.key < 0) break;
     dk.clear();
     dv.clear();
-    const tile::RingPlace<1> key_place{jobs.count};
-    key_place.wait_full(shared.k_ring);
-    key_place.wait_full(shared.v_ring);
-    for (int h = 0; h < p.group; ++h) {
-      for (int i = job.count - 1; i >= 0; --i) {
-        tile::Fragment<kRows> s, dp;
-        tile::Packed<kRows> packed_p, packed_ds;
-        tile::Fragment<64> dq;
-        const auto& q = shared.q[place.stage()];
-        const auto& d_o = shared.d_o[place.stage()];
-        const auto& stats = shared.stats[place.stage()];
-        auto& ds = shared.ds[place.stage()];
-        const Step<Shared> step{p,         job,           stats, job.key_head * p.group + h,
-                                job.first + i, job.key + own};
+    StepPlace at(job, p.group);
+    const bool any = at.more();
+    if (any) {
+      key_place.wait_full(shared.k_ring);
+      key_place.wait_full(shared.v_ring);
+    }
+    for (; at.more(); at.next(job)) {
+      tile::Fragment<kRows> s, dp;
+      tile::Packed<kRows> packed_p, packed_ds;
+      tile::Fragment<64> dq;
+      const std::uint32_t stage = tile::uniform(place.stage());
+      const auto& q = shared.q[stage];
+      const auto& d_o = shared.d_o[stage];
+      auto& ds = shared.ds[stage];
+      const auto& stats = shared.stats[stage];
+      const Step<Shared> step{p, job, stats, at.head, at.tile, job.key + own};
 
-        place.wait_full(shared.q_ring);
-        tile::begin_products();
-        tile::multiply_rows(s, shared.k, own, q);
-        tile::end_group();
-        place.wait_full(shared.do_ring);
-        tile::begin_products();
-        tile::multiply_rows(dp, shared.v, own, d_o);
-        tile::end_group();
+      place.wait_full(shared.q_ring);
+      tile::begin_products();
+      tile::multiply_rows(s, shared.k, own, q);
+      tile::end_group();
+      // Read before the wait: shared memory answers slowly while products run.
+      const bool needs_mask = step.needs_mask(), huge = stats.huge[0] != 0;
+      place.wait_full(shared.do_ring);
+      tile::begin_products();
+      tile::multiply_rows(dp, shared.v, own, d_o);
+      tile::end_group();
 
-        tile::wait_products<1>();
-        if (p.softcap > 0) step.cap(s);
-        step.mask(s);
-        step.exponentials(s, p.softcap > 0 ? 1.f : p.scale);
-        tile::wait_products<0>();
-        step.gradients(s, dp);
-        if (p.softcap > 0) step.slopes(s, dp);
-        tile::pack<Element>(packed_p, s);
-        tile::pack<Element>(packed_ds, dp);
-        tile::store(ds, own, packed_ds);
-        ptx::fence_proxy_shared();
+      tile::wait_products<1>();
+      if (p.softcap > 0) step.cap(s);
+      if (needs_mask) step.mask(s);
+      step.exponentials(s, p.softcap > 0 ? 1.f : p.scale, huge);
+      tile::wait_products<0>();
+      step.gradients(s, dp);
+      if (p.softcap > 0) step.slopes(s, dp, huge);
+      tile::pack<Element>(packed_ds, dp);
+      tile::store(ds, own, packed_ds);
+      tile::pack<Element>(packed_p, s);
+      ptx::fence_proxy_shared();
 
-        tile::begin_products();
-        tile::accumulate(dv, packed_p, d_o);
-        tile::end_group();
-        ptx::named_barrier_sync(kAll, kAllThreads);
-        tile::begin_products();
-        tile::multiply_columns(dq, ds, dq_row, shared.k, dq_column);
-        tile::end_group();
-        tile::accumulate(dk, packed_ds, q);
-        tile::end_group();
+      tile::begin_products();
+      tile::accumulate(dv, packed_p, d_o);
+      tile::end_group();
+      ptx::named_barrier_sync(kAll, kAllThreads);
+      tile::begin_products();
+      tile::multiply_columns(dq, ds, dq_row, shared.k, dq_column);
+      tile::end_group();
+      tile::accumulate(dk, packed_ds, q);
+      tile::end_group();
 
-        tile::wait_products<2>();
-        place.release(shared.do_ring);
-        tile::wait_products<1>();
-        place.wait_empty(shared.dq_ring);
+      tile::wait_products<2>();
+      place.release(shared.do_ring);
+      tile::wait_products<1>();
+      parts.wait_empty(shared.part_ring);
 #pragma unroll
-        for (int r = 0; r < 8; ++r)
-          shared.dq[place.stage()].x[group][r][tile::group_thread()] =
-              make_float4(dq.x[4 * r], dq.x[4 * r + 1], dq.x[4 * r + 2], dq.x[4 * r + 3]);
-        ptx::fence_proxy_shared();
-        __syncwarp();
-        if (tile::lane() == 0) ptx::mbarrier_arrive(&shared.dq_ring.full[place.stage()]);
-        tile::wait_products<0>();
-        place.release(shared.q_ring);
-        place.next();
-      }
+      for (int r = 0; r < 8; ++r)
+        shared.part[parts.stage()].x[group][r][tile::group_thread()] =
+            make_float4(dq.x[4 * r], dq.x[4 * r + 1], dq.x[4 * r + 2], dq.x[4 * r + 3]);
+      send_part();
+      tile::wait_products<0>();
+      place.release(shared.q_ring);
+      place.next();
     }
-
-    // dV leaves through V's rows, which only this warpgroup reads; dK through K's, once both are done.
-    tile::Packed<kWidth> packed;
-    tile::pack<Element>(packed, dv);
-    tile::store(shared.v, own, packed);
+    if (any) {
+      key_place.release(shared.k_ring);
+      key_place.release(shared.v_ring);
+      key_place.next();
+    }
+    send_keys(dv);
     dk.scale(p.scale);
-    tile::pack<Element>(packed, dk);
-    ptx::named_barrier_sync(kAll, kAllThreads);
-    tile::store(shared.k, own, packed);
-    ptx::fence_proxy_shared();
-    tile::sync_warpgroup(own_barrier);
-    store_keys(shared, p, job, own, own_barrier);
-    if (tile::group_thread() == 0) {
-      ptx::mbarrier_arrive(&shared.k_ring.empty[0]);
-      ptx::mbarrier_arrive(&shared.v_ring.empty[0]);
-    }
-    __syncwarp();
+    send_keys(dk);
     jobs.release(shared.jobs);
   }
-  if (tile::group_thread() == 0) ptx::bulk_wait<0>();
 }
 
 template <class Element, int kWidth>
@@ -494,10 +544,11 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     shared.jobs.init(1, kConsumerWarps + 3);
     shared.q_ring.init(1, kConsumerWarps);
     shared.do_ring.init(1, kConsumerWarps);
-    shared.dq_ring.init(kConsumerWarps, 1);
-    shared.k_ring.init(1, kBackwardGroups);
-    shared.v_ring.init(1, kBackwardGroups);
+    shared.part_ring.init(kConsumerWarps, 1);
+    shared.k_ring.init(1, kConsumerWarps);
+    shared.v_ring.init(1, kConsumerWarps);
     ptx::mbarrier_init(&shared.patch, 1);
+    ptx::mbarrier_init(&shared.want, 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
@@ -506,8 +557,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     ptx::shrink_registers<kBackwardFeeder>();
     switch (tile::block_warp()) {
       case 0: produce_backward<Element, kWidth>(shared, p); break;
-      case 1: write_dq<Element, kWidth>(shared, p, 0); break;
-      case 2: write_dq<Element, kWidth>(shared, p, 1); break;
+      case 1: write_parts<Element, kWidth>(shared, p, 0); break;
+      case 2: write_parts<Element, kWidth>(shared, p, 1); break;
       default: schedule_backward<Element, kWidth>(shared, p);
     }
   } else {

@@ -21,7 +21,7 @@ namespace tilefold::attention {
 struct BackwardParams {
   CUtensorMap q, d_o;   // boxes of kRows rows
   CUtensorMap k, v;     // boxes of kKeys rows
-  CUtensorMap dk, dv;   // boxes of 64 rows
+  CUtensorMap dk, dv;   // the same
   const std::uint16_t* o_data;    // [batch, seq_q, heads, d]
   const std::uint16_t* d_o_data;
   std::uint16_t* dq_data;
@@ -42,7 +42,8 @@ struct BackwardParams {
   int batch, seq_q, seq_k, d;
   int tiles_q, tiles_k;           // of the longest document
   std::int64_t tiles_of_head;     // query tiles that a head has room for
-  std::int64_t section;           // (sequence, key head) pairs whose tiles are taken together
+  std::int64_t down_pairs;        // (sequence, key head) pairs that are taken in the order `down`
+  std::int64_t section;           // of the others: so many at a time
   float scale, softcap;
   bool ordered;                   // deterministic
 };

@@ -51,8 +51,7 @@ __device__ inline float dot8(const uint4& a, const uint4& b) {
   const auto* y = reinterpret_cast<const Element*>(&b);
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
-    sum = fmaf(ptx::widen(x[i]), ptx::widen(y[i]), sum);
+  for (int i = 0; i < 8; ++i) sum = fmaf(ptx::widen(x[i]), ptx::widen(y[i]), sum);
   return sum;
 }
 
@@ -62,54 +61,76 @@ __global__ void __launch_bounds__(kRowThreads)
     prepare_backward(const __grid_constant__ BackwardParams p) {
   constexpr int kRows = BackwardTiles<kWidth>::kRows;
   constexpr int kLanes = kWidth / 8;  // a row, 16 bytes each
-  constexpr int kStep = kRowThreads / kLanes;
+  constexpr int kStep = kRowThreads / kLanes, kSteps = kRows / kStep;
   if (blockIdx.x == 0 && threadIdx.x == 0) *p.next_job = 0;
   const RowBlock b = row_block<kRows>(p);
   if (b.row >= b.at.q_count) return;
   const int column = static_cast<int>(threadIdx.x) % kLanes * 8;
-  const std::uint16_t* o = p.o_data + b.batch * p.o_at.batch + b.head * p.o_at.head + column;
-  const std::uint16_t* d_o =
-      p.d_o_data + b.batch * p.d_o_at.batch + b.head * p.d_o_at.head + column;
+  const int first = static_cast<int>(threadIdx.x) / kLanes;
+  const int count = b.at.q_count - b.row;  // rows that exist, if below kRows
+  const std::int64_t row = b.at.q_begin + b.row;
+  const std::uint16_t* o =
+      p.o_data + b.batch * p.o_at.batch + b.head * p.o_at.head + row * p.o_at.row + column;
+  const std::uint16_t* d_o = p.d_o_data + b.batch * p.d_o_at.batch + b.head * p.d_o_at.head +
+                             row * p.d_o_at.row + column;
   const std::int64_t constants =
-      (static_cast<std::int64_t>(b.batch) * p.heads + b.head) * p.seq_q + b.at.q_begin;
+      (static_cast<std::int64_t>(b.batch) * p.heads + b.head) * p.seq_q + row;
   float* stats = p.stats + b.tile * (2 * kRows + 4);
-  // Whether some row's maximum is too large to fold: then the offsets leave it out.
-  bool large = false;
-  for (int at = static_cast<int>(threadIdx.x); at < kRows; at += kRowThreads) {
-    const int row = b.row + at;
-    if (row < b.at.q_count && p.l[constants + row] > 0)
-      large |= !(fabsf(p.m[constants + row] * tile::kLog2e) < tile::kFoldLimit);
-  }
-  const bool huge = __syncthreads_or(large) != 0;
+
+  uint4 x[kSteps], y[kSteps];
 #pragma unroll
-  for (int i = 0; i < kRows; i += kStep) {
-    const int at = i + static_cast<int>(threadIdx.x) / kLanes;
-    const int row = b.row + at;
-    const bool inside = row < b.at.q_count;
-    float sum = 0;
-    if (inside && column < p.d) {
-      const std::int64_t r = b.at.q_begin + row;
-      sum = dot8<Element>(*reinterpret_cast<const uint4*>(o + r * p.o_at.row),
-                          *reinterpret_cast<const uint4*>(d_o + r * p.d_o_at.row));
-    }
+  for (int i = 0; i < kSteps; ++i) {
+    const int at = first + i * kStep;
+    const bool inside = at < count && column < p.d;
+    x[i] = inside ? __ldg(reinterpret_cast<const uint4*>(o + at * p.o_at.row)) : uint4{};
+    y[i] = inside ? __ldg(reinterpret_cast<const uint4*>(d_o + at * p.d_o_at.row)) : uint4{};
+  }
+  // Whether some row's maximum is too large to fold: then the offsets leave it out.
+  float m = 0, l = 0;
+  const int own = static_cast<int>(threadIdx.x);
+  if (own < kRows && own < count) {
+    m = p.m[constants + own];
+    l = p.l[constants + own];
+  }
+  const bool large = l > 0 && !(fabsf(m * tile::kLog2e) < tile::kFoldLimit);
+  const bool huge = __syncthreads_or(large) != 0;
+  // p = 0 beyond the document and where no key is seen.
+  if (own < kRows)
+    stats[own] =
+        l > 0 ? log2f(l) + (huge ? 0.f : m * tile::kLog2e) : -tile::negative_infinity();
+  if (own < 4) stats[2 * kRows + own] = huge ? 1.f : 0.f;
+  if (own == 0) p.turn[b.tile] = 0;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    float sum = dot8<Element>(x[i], y[i]);
 #pragma unroll
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
       sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-    if (column != 0) continue;
-    float offset = -tile::negative_infinity();  // p = 0 beyond the document and where no key is seen
-    if (inside && p.l[constants + row] > 0) {
-      offset = log2f(p.l[constants + row]);
-      if (!huge) offset += p.m[constants + row] * tile::kLog2e;
-    }
-    stats[at] = offset;
-    stats[kRows + at] = sum;
+    if (column == 0) stats[kRows + first + i * kStep] = sum;
   }
-  if (threadIdx.x < 4) stats[2 * kRows + threadIdx.x] = huge ? 1.f : 0.f;
-  if (threadIdx.x == 0) p.turn[b.tile] = 0;
   if (p.ordered) return;
-  auto* sum = reinterpret_cast<float4*>(p.dq_sum + b.tile * (kRows * kWidth));
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kWidth / 4; i += kRowThreads)
-    sum[i] = make_float4(0, 0, 0, 0);
+  auto* sums = reinterpret_cast<float4*>(p.dq_sum + b.tile * (kRows * kWidth));
+  for (int i = own; i < kRows * kWidth / 4; i += kRowThreads) sums[i] = make_float4(0, 0, 0, 0);
+}
+
+// The four lanes of a quad hold x[i] of four matrices each; afterwards lane q holds the four words of
+// matrix q.
+__device__ __forceinline__ uint4 transpose_quad(const std::uint32_t (&x)[4]) {
+  const int q = tile::lane() % 4;
+  std::uint32_t y[4];
+  // Rotations: word r of lane q goes to lane r; each round moves words whose lanes differ by `turn`.
+#pragma unroll
+  for (int turn = 0; turn < 4; ++turn) {
+    const int from = q ^ turn;  // this lane receives lane from's word q, and sends word q ^ turn
+    const std::uint32_t send =
+        from == 0 ? x[0] : from == 1 ? x[1] : from == 2 ? x[2] : x[3];
+    const std::uint32_t got = __shfl_xor_sync(0xffffffffu, send, turn);
+    y[0] = from == 0 ? got : y[0];
+    y[1] = from == 1 ? got : y[1];
+    y[2] = from == 2 ? got : y[2];
+    y[3] = from == 3 ? got : y[3];
+  }
+  return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
 // dq = scale dq_sum, or 0 where no key is seen.
@@ -120,25 +141,30 @@ __global__ void __launch_bounds__(kRowThreads)
   const RowBlock b = row_block<kRows>(p);
   if (b.row >= b.at.q_count) return;
   const Range seen = keys_seen(b.at, p.window, b.row, kRows);
-  const bool any = seen.first <= seen.last;
-  const auto* sum = reinterpret_cast<const float4*>(p.dq_sum + b.tile * (kRows * kWidth));
   const int group = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
-  const int half_row = kRows > 64 ? 64 * group : 0, half_column = kRows > 64 ? 0 : 64 * group;
-  std::uint16_t* dq = p.dq_data + b.batch * p.dq_at.batch + b.head * p.dq_at.head +
-                      b.at.q_begin * p.dq_at.row;
+  const auto* sum = reinterpret_cast<const float4*>(p.dq_sum + b.tile * (kRows * kWidth)) +
+                    group * 8 * tile::kWarpgroup + tile::group_thread();
+  float4 x[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    float4 x = make_float4(0, 0, 0, 0);
-    if (any) x = sum[(group * 8 + i) * tile::kWarpgroup + tile::group_thread()];
-    const int row = b.row + half_row + tile::first_row();
-    const int column = half_column + 8 * i + tile::first_column();
-    if (column >= p.d) continue;
-    if (row < b.at.q_count)
-      *reinterpret_cast<std::uint32_t*>(dq + row * p.dq_at.row + column) =
-          ptx::pack<Element>(x.x * p.scale, x.y * p.scale);
-    if (row + 8 < b.at.q_count)
-      *reinterpret_cast<std::uint32_t*>(dq + (row + 8) * p.dq_at.row + column) =
-          ptx::pack<Element>(x.z * p.scale, x.w * p.scale);
+  for (int i = 0; i < 8; ++i)
+    x[i] = seen.first <= seen.last ? __ldcs(sum + i * tile::kWarpgroup)
+                                   : make_float4(0, 0, 0, 0);
+  const int row = b.row + (kRows > 64 ? 64 * group : 0) + tile::first_row();
+  const int column = (kRows > 64 ? 0 : 64 * group) + tile::lane() % 4 * 8;
+  std::uint16_t* dq = p.dq_data + b.batch * p.dq_at.batch + b.head * p.dq_at.head +
+                      (static_cast<std::int64_t>(b.at.q_begin) + row) * p.dq_at.row + column;
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    std::uint32_t upper[4], lower[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      upper[j] = ptx::pack<Element>(x[i + j].x * p.scale, x[i + j].y * p.scale);
+      lower[j] = ptx::pack<Element>(x[i + j].z * p.scale, x[i + j].w * p.scale);
+    }
+    const uint4 up = transpose_quad(upper), low = transpose_quad(lower);
+    if (column + 8 * i >= p.d) continue;
+    if (row < b.at.q_count) *reinterpret_cast<uint4*>(dq + 8 * i) = up;
+    if (row + 8 < b.at.q_count) *reinterpret_cast<uint4*>(dq + 8 * p.dq_at.row + 8 * i) = low;
   }
 }
 

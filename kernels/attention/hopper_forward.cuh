@@ -24,15 +24,15 @@
 
 namespace tilefold::attention {
 
-constexpr int kForwardStages = 2;
-
 struct ForwardJob {
   Extent at;
+  Diagonal diagonal;
   int head, key_head, batch;
-  int row;          // first query row, in the document
-  int tiles;        // key tiles to visit: last_tile, last_tile - 1, ...; -1: no more jobs
+  int row;    // first query row, in the document
+  int tiles;  // key tiles to visit: last_tile, last_tile - 1, ...; -1: no more jobs
   int last_tile;
-  Range whole;      // tiles that need no mask
+  // By consumer warpgroup: the tiles that its rows see, and those of them that need no mask.
+  Range seen[3], whole[3];
 };
 
 template <class Element, int kWidth>
@@ -43,13 +43,13 @@ struct ForwardShared {
   using Keys = tile::SharedTile<Element, Tiles::kKeys, kWidth>;
 
   Rows q[Tiles::kGroups];
-  Keys k[kForwardStages];
-  Keys v[kForwardStages];
+  Keys k[Tiles::kStages];
+  Keys v[Tiles::kStages];
   std::conditional_t<kOwnOutput, Rows[Tiles::kGroups], ForwardJob> o;
   ForwardJob job[2];
   tile::RingBarriers<2> jobs;
   tile::RingBarriers<1> q_ring[Tiles::kGroups];
-  tile::RingBarriers<kForwardStages> k_ring, v_ring;
+  tile::RingBarriers<Tiles::kStages> k_ring, v_ring;
   std::uint64_t patch;  // a V tile that the producer still has to clear the tail of
 
   // d 256 has no room for a tile of its own: O leaves through Q's.
@@ -60,29 +60,43 @@ struct ForwardShared {
 };
 
 template <int kKeys>
-__device__ inline ForwardJob make_job(const ForwardParams& p, int rows, std::int64_t index) {
-  ForwardJob job;
+__device__ inline Range tiles_of(const Range& keys) {
+  if (keys.last < keys.first) return {0, -1};
+  return {keys.first / kKeys, keys.last / kKeys};
+}
+
+// Fills a job in shared memory.
+template <int kKeys>
+__device__ inline void make_job(const ForwardParams& p, int rows, std::int64_t index,
+                                ForwardJob& job) {
   if (index >= p.pairs * p.tiles_q) {
     job.tiles = -1;
-    return job;
+    return;
   }
   // Sections of pairs share the cache; within one the longest jobs (last rows) come first.
   const std::int64_t section = index / (p.section * p.tiles_q);
-  const std::int64_t within = index - section * p.section * p.tiles_q;
-  const std::int64_t pairs = least(p.section, p.pairs - section * p.section);
-  const std::int64_t pair = section * p.section + within % pairs;
-  const auto sequence = static_cast<int>(pair / p.heads);
-  job.head = static_cast<int>(pair % p.heads);
+  const auto within = static_cast<std::uint32_t>(index - section * p.section * p.tiles_q);
+  const auto pairs =
+      static_cast<std::uint32_t>(least(p.section, p.pairs - section * p.section));
+  const auto pair = static_cast<std::uint32_t>(section * p.section + within % pairs);
+  const int sequence = static_cast<int>(pair / static_cast<std::uint32_t>(p.heads));
+  job.head = static_cast<int>(pair % static_cast<std::uint32_t>(p.heads));
   job.key_head = job.head / p.group;
   job.batch = p.documents.q ? 0 : sequence;
-  job.at = extent_of(p.documents, p.documents.q ? sequence : 0, p.seq_q, p.seq_k);
-  job.row = static_cast<int>(p.tiles_q - 1 - within / pairs) * rows;
-  const Range seen = keys_seen(job.at, p.window, job.row, rows);
-  const Range by_all = keys_seen_by_all(job.at, p.window, job.row, rows);
-  job.last_tile = seen.last / kKeys;
-  job.tiles = seen.last < seen.first ? 0 : job.last_tile - seen.first / kKeys + 1;
-  job.whole = {(by_all.first + kKeys - 1) / kKeys, (by_all.last + 1) / kKeys - 1};
-  return job;
+  const Extent at = extent_of(p.documents, p.documents.q ? sequence : 0, p.seq_q, p.seq_k);
+  job.at = at;
+  job.diagonal = diagonal_of(at, p.window);
+  const int row = (p.tiles_q - 1 - static_cast<int>(within / pairs)) * rows;
+  job.row = row;
+  const Range seen = tiles_of<kKeys>(keys_seen(at, p.window, row, rows));
+  job.last_tile = seen.last;
+  job.tiles = seen.last - seen.first + 1;
+#pragma unroll 1
+  for (int group = 0; 64 * group < rows; ++group) {
+    job.seen[group] = tiles_of<kKeys>(keys_seen(at, p.window, row + 64 * group, 64));
+    const Range by_all = keys_seen_by_all(at, p.window, row + 64 * group, 64);
+    job.whole[group] = {(by_all.first + kKeys - 1) / kKeys, (by_all.last + 1) / kKeys - 1};
+  }
 }
 
 // The warp that decides what comes next.
@@ -95,16 +109,15 @@ __device__ void schedule(ForwardShared<Element, kWidth>& shared, const ForwardPa
   while (more) {
     jobs.wait_empty(shared.jobs);
     if (tile::lane() == 0) {
-      ForwardJob job;
+      ForwardJob& job = shared.job[jobs.stage()];
       do {  // a short document has fewer tiles than the longest
-        job = make_job<Tiles::kKeys>(p, 64 * Tiles::kGroups, index);
+        make_job<Tiles::kKeys>(p, 64 * Tiles::kGroups, index, job);
         index = p.next_job != nullptr
                     ? gridDim.x + static_cast<std::int64_t>(atomicAdd(p.next_job, 1u))
                     : index + gridDim.x;
       } while (job.tiles >= 0 && job.row >= job.at.q_count);
-      shared.job[jobs.stage()] = job;
-      ptx::mbarrier_arrive(&shared.jobs.full[jobs.stage()]);
       more = job.tiles >= 0;
+      ptx::mbarrier_arrive(&shared.jobs.full[jobs.stage()]);
     }
     more = __shfl_sync(0xffffffffu, more, 0);
     jobs.next();
@@ -119,7 +132,7 @@ __device__ void produce(ForwardShared<Element, kWidth>& shared, const ForwardPar
   const bool leader = tile::lane() == 0;
   tile::RingPlace<2> jobs;
   tile::RingPlace<1> q_place;
-  tile::RingPlace<kForwardStages> k_place, v_place;
+  tile::RingPlace<Tiles::kStages> k_place, v_place;
   std::uint32_t patches = 0;
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
@@ -180,20 +193,15 @@ __device__ void produce(ForwardShared<Element, kWidth>& shared, const ForwardPar
   }
 }
 
-// Hides what the mask hides; the rows of this warpgroup start at `row`, the keys at `key`.
+// Hides what the mask hides in key tile n; the rows of this warpgroup start at `row`.
 template <int kKeys>
-__device__ __forceinline__ void mask_scores(tile::Fragment<kKeys>& s, const Extent& at,
-                                            const Window& window, int row, int key) {
-  using F = tile::Fragment<kKeys>;
-  const std::int64_t i = row + tile::first_row();
-  const Range upper = keys_of_row(at, window, i, key, kKeys);
-  const Range lower = keys_of_row(at, window, i + 8, key, kKeys);
-#pragma unroll
-  for (int r = 0; r < F::kCount; ++r) {
-    const int column = tile::first_column() + F::column(r);
-    const Range& seen = F::is_lower(r) ? lower : upper;
-    if (column < seen.first || column > seen.last) s.x[r] = tile::negative_infinity();
-  }
+__device__ __forceinline__ void mask_scores(tile::Fragment<kKeys>& s, const ForwardJob& job,
+                                            const Range& whole, int row, int n) {
+  const Diagonal& d = job.diagonal;
+  const int i = row + tile::first_row() + d.off - n * kKeys;  // the diagonal's column
+  const int end = job.at.k_count - 1 - n * kKeys;
+  if (n > whole.last) tile::hide_after(s, min(i + d.right, end), min(i + 8 + d.right, end));
+  if (n < whole.first) tile::hide_before(s, i - d.left, i + 8 - d.left);
 }
 
 // Scores in raw units become capped scores in natural units.
@@ -249,7 +257,7 @@ __device__ __forceinline__ void store_rows(ForwardShared<Element, kWidth>& share
     // The copy engine would write into the next document.
     std::uint16_t* to = p.o_data + job.batch * p.o_batch + job.head * p.o_head +
                         static_cast<std::int64_t>(job.at.q_begin + row) * p.o_row;
-    tile::copy_rows(to, p.o_row, out, 0, count, p.d);
+    tile::copy_rows<tile::kWarpgroup>(to, p.o_row, out, count, p.d);
   }
 }
 
@@ -257,6 +265,7 @@ template <class Element, int kWidth>
 __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardParams& p, int group) {
   using Tiles = ForwardTiles<kWidth>;
   constexpr int kKeys = Tiles::kKeys;
+  constexpr bool kOwnOutput = ForwardShared<Element, kWidth>::kOwnOutput;
   constexpr bool kTakeTurns = kWidth < 256;
   constexpr int kTurn = 1, kOwn = kTurn + Tiles::kGroups;  // named barriers
   const int own_barrier = kOwn + group, own_turn = kTurn + group;
@@ -266,7 +275,7 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
 
   tile::RingPlace<2> jobs;
   tile::RingPlace<1> q_place;
-  tile::RingPlace<kForwardStages> k_place, v_place;
+  tile::RingPlace<Tiles::kStages> k_place, v_place;
   tile::Fragment<kKeys> s;
   tile::Packed<kKeys> probabilities;
   tile::Fragment<kWidth> o;
@@ -277,70 +286,98 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
     const ForwardJob& job = shared.job[jobs.stage()];
-    const int tiles = job.tiles, last_tile = job.last_tile;
+    const int tiles = tile::uniform(job.tiles);
     if (tiles < 0) break;
-    const Range whole = job.whole;
+    const Range seen{tile::uniform(job.seen[group].first), tile::uniform(job.seen[group].last)};
+    const Range whole{tile::uniform(job.whole[group].first), tile::uniform(job.whole[group].last)};
+    int n = tile::uniform(job.last_tile);
+    const int end = n - tiles;
 
     tile::RowFold rows;
     float keep[2];
-    const auto softmax = [&](int n) {
-      if (p.softcap > 0) cap_scores(s, p.scale, p.softcap);
-      if (n < whole.first || n > whole.last)
-        mask_scores(s, job.at, p.window, job.row + 64 * group, n * kKeys);
-      rows.fold(s, c, keep);
+    const auto take_turn = [&] {
+      if constexpr (kTakeTurns) ptx::named_barrier_sync(own_turn, 2 * tile::kWarpgroup);
+    };
+    const auto pass_turn = [&] {
+      if constexpr (kTakeTurns) ptx::named_barrier_arrive(next_turn, 2 * tile::kWarpgroup);
+    };
+    const auto free_keys = [&] {
+      k_place.release(shared.k_ring);
+      k_place.next();
+    };
+    const auto free_values = [&] {
+      v_place.release(shared.v_ring);
+      v_place.next();
+    };
+    // A tile that only other warpgroups' rows see.
+    const auto pass = [&] {
+      k_place.wait_full(shared.k_ring);
+      take_turn();
+      pass_turn();
+      free_keys();
+      v_place.wait_full(shared.v_ring);
+      free_values();
+    };
+    const auto score = [&] {
+      tile::begin_products();
+      tile::multiply_rows(s, shared.q[group], 0, shared.k[tile::uniform(k_place.stage())]);
+      tile::end_group();
     };
     const auto accumulate = [&] {
       v_place.wait_full(shared.v_ring);
       tile::begin_products();
-      tile::accumulate(o, probabilities, shared.v[v_place.stage()]);
+      tile::accumulate(o, probabilities, shared.v[tile::uniform(v_place.stage())]);
       tile::end_group();
+    };
+    const auto softmax = [&] {
+      if (p.softcap > 0) cap_scores(s, p.scale, p.softcap);
+      if (n < whole.first || n > whole.last)
+        mask_scores(s, job, whole, job.row + 64 * group, n);
+      rows.fold(s, c, keep);
     };
 
     o.clear();
-    if (tiles > 0) {
-      q_place.wait_full(shared.q_ring[group]);
+    for (; n > end && n > seen.last; --n) pass();
+    if (tiles > 0) q_place.wait_full(shared.q_ring[group]);
+    if (seen.first <= seen.last) {
       k_place.wait_full(shared.k_ring);
-      tile::begin_products();
-      tile::multiply_rows(s, shared.q[group], 0, shared.k[k_place.stage()]);
-      tile::end_group();
+      take_turn();
+      score();
+      pass_turn();
       tile::wait_products<0>();
-      k_place.release(shared.k_ring);
-      k_place.next();
-      softmax(last_tile);
+      free_keys();
+      softmax();
       tile::pack<Element>(probabilities, s);
 
-      for (int n = last_tile - 1; n > last_tile - tiles; --n) {
+      for (--n; n >= seen.first; --n) {
         k_place.wait_full(shared.k_ring);
-        if constexpr (kTakeTurns) ptx::named_barrier_sync(own_turn, 2 * tile::kWarpgroup);
-        tile::begin_products();
-        tile::multiply_rows(s, shared.q[group], 0, shared.k[k_place.stage()]);
-        tile::end_group();
+        take_turn();
+        score();
         accumulate();
-        if constexpr (kTakeTurns) ptx::named_barrier_arrive(next_turn, 2 * tile::kWarpgroup);
+        pass_turn();
         tile::wait_products<1>();
-        k_place.release(shared.k_ring);
-        k_place.next();
-        softmax(n);
+        free_keys();
+        softmax();
         tile::wait_products<0>();
-        v_place.release(shared.v_ring);
-        v_place.next();
+        free_values();
         if (__any_sync(0xffffffffu, keep[0] != 1 || keep[1] != 1)) o.scale_rows(keep[0], keep[1]);
         tile::pack<Element>(probabilities, s);
       }
-      if constexpr (ForwardShared<Element, kWidth>::kOwnOutput)
-        q_place.release(shared.q_ring[group]);
+      if (kOwnOutput) q_place.release(shared.q_ring[group]);
       accumulate();
       tile::wait_products<0>();
-      v_place.release(shared.v_ring);
-      v_place.next();
+      free_values();
+    } else if (kOwnOutput && tiles > 0) {
+      q_place.release(shared.q_ring[group]);
     }
+    for (; n > end; --n) pass();
 
     rows.total();
     store_rows(shared, p, job, group, own_barrier, rows, unit, o);
     __syncwarp();
     jobs.release(shared.jobs);
     if (tiles > 0) {
-      if constexpr (!ForwardShared<Element, kWidth>::kOwnOutput) {
+      if constexpr (!kOwnOutput) {
         // Q's tile carries O: free once O has left it.
         if (tile::group_thread() == 0) ptx::bulk_wait_read<0>();
         tile::sync_warpgroup(own_barrier);

@@ -16,15 +16,15 @@ template <int kWidth>
 struct ForwardTiles;
 template <>
 struct ForwardTiles<64> {
-  static constexpr int kGroups = 3, kKeys = 128, kFeeder = 32, kConsumer = 160;
+  static constexpr int kGroups = 3, kKeys = 128, kStages = 4, kFeeder = 32, kConsumer = 160;
 };
 template <>
 struct ForwardTiles<128> {
-  static constexpr int kGroups = 2, kKeys = 128, kFeeder = 40, kConsumer = 232;
+  static constexpr int kGroups = 2, kKeys = 128, kStages = 2, kFeeder = 40, kConsumer = 232;
 };
 template <>
 struct ForwardTiles<256> {
-  static constexpr int kGroups = 2, kKeys = 80, kFeeder = 40, kConsumer = 232;
+  static constexpr int kGroups = 2, kKeys = 80, kStages = 2, kFeeder = 24, kConsumer = 240;
 };
 
 // Backward: K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224 KiB both.

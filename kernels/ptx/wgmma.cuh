@@ -25,13 +25,16 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // A matrix in shared memory with 128-byte swizzle: rows of 128 bytes, groups of 8 rows 1024 bytes
 // apart. `leading` is the distance in bytes of the next 64 elements along the contiguous dimension
-// where that is m or n (unused where it is k).
+// where that is m or n (unused where it is k). The operand begins `offset` bytes further on; adding
+// that last leaves one addition between products.
 __device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address,
-                                                           std::uint32_t leading) {
+                                                           std::uint32_t leading,
+                                                           std::uint32_t offset) {
   constexpr std::uint64_t kSwizzle128 = 1ull << 62;
   constexpr std::uint64_t kEightRows = static_cast<std::uint64_t>(1024 >> 4) << 32;
-  return kSwizzle128 | kEightRows | (static_cast<std::uint64_t>(leading >> 4) << 16) |
-         ((address & 0x3ffffu) >> 4);
+  return (kSwizzle128 | kEightRows | (static_cast<std::uint64_t>(leading >> 4) << 16) |
+          ((address & 0x3ffffu) >> 4)) +
+         (offset >> 4);
 }
 
 }  // namespace tilefold::ptx

@@ -39,6 +39,26 @@ struct Fragment {
 __device__ __forceinline__ int first_row() { return group_thread() / 32 * 16 + lane() / 4; }
 __device__ __forceinline__ int first_column() { return 2 * (lane() % 4); }
 
+// Scores of columns beyond `upper` and `lower`, by row of the thread, become -inf.
+template <int kColumns>
+__device__ __forceinline__ void hide_after(Fragment<kColumns>& s, int upper, int lower) {
+  upper -= first_column();
+  lower -= first_column();
+#pragma unroll
+  for (int r = 0; r < s.kCount; ++r)
+    if (s.column(r) > (s.is_lower(r) ? lower : upper)) s.x[r] = __int_as_float(0xff800000);
+}
+
+// Those of columns before.
+template <int kColumns>
+__device__ __forceinline__ void hide_before(Fragment<kColumns>& s, int upper, int lower) {
+  upper -= first_column();
+  lower -= first_column();
+#pragma unroll
+  for (int r = 0; r < s.kCount; ++r)
+    if (s.column(r) < (s.is_lower(r) ? lower : upper)) s.x[r] = __int_as_float(0xff800000);
+}
+
 // A 64 x kColumns matrix of packed 16-bit elements: the left operand of a product from registers.
 // Step s holds columns 16 s .. 16 s + 15.
 template <int kColumns_>

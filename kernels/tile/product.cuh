@@ -38,6 +38,17 @@ __device__ __forceinline__ void accumulate(Fragment<kColumns>& d, const Packed<k
     ptx::wgmma<typename TileB::Element, 1>(d.x, a.a[step], b.along_rows(b_column, step), 1);
 }
 
+// d += a b: rows a_row .. + 63 of a, all its columns are k; rows of b are k.
+template <int kColumns, class TileA, class TileB>
+__device__ __forceinline__ void accumulate(Fragment<kColumns>& d, const TileA& a, int a_row,
+                                           const TileB& b) {
+  static_assert(TileA::kColumns == TileB::kRows && TileB::kColumns == kColumns);
+#pragma unroll
+  for (int step = 0; step < TileB::kRows / 16; ++step)
+    ptx::wgmma<typename TileA::Element, 0, 1>(d.x, a.along_columns(a_row, step),
+                                              b.along_rows(0, step), 1);
+}
+
 // d = aᵀ b: columns a_column .. + 63 of a, columns b_column .. + kColumns - 1 of b; rows are k.
 template <int kColumns, class TileA, class TileB>
 __device__ __forceinline__ void multiply_columns(Fragment<kColumns>& d, const TileA& a,

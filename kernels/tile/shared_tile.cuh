@@ -35,19 +35,17 @@ struct alignas(1024) SharedTile {
   // As an operand whose k runs along the columns: rows from `row` (a multiple of 8), columns
   // 16 * step and on.
   __device__ __forceinline__ std::uint64_t along_columns(int row, int step) const {
-    const std::uint32_t at = static_cast<std::uint32_t>(step / 4) * kSlabBytes +
-                             static_cast<std::uint32_t>(step % 4 * 32);
-    return ptx::matrix_descriptor(ptx::shared_address(bytes) + static_cast<std::uint32_t>(row) * 128,
-                                  16) +
-           (at >> 4);
+    return ptx::matrix_descriptor(
+        ptx::shared_address(bytes) + static_cast<std::uint32_t>(row) * 128, 16,
+        static_cast<std::uint32_t>(step / 4) * kSlabBytes + static_cast<std::uint32_t>(step % 4 * 32));
   }
 
   // As an operand whose k runs along the rows: rows 16 * step and on, columns from `column` (a
   // multiple of 64).
   __device__ __forceinline__ std::uint64_t along_rows(int column, int step) const {
     const std::uint32_t slab = static_cast<std::uint32_t>(column / kSlabColumns) * kSlabBytes;
-    return ptx::matrix_descriptor(ptx::shared_address(bytes) + slab, kSlabBytes) +
-           (static_cast<std::uint32_t>(step * 2048) >> 4);
+    return ptx::matrix_descriptor(ptx::shared_address(bytes) + slab, kSlabBytes,
+                                  static_cast<std::uint32_t>(step * 2048));
   }
 };
 
@@ -82,18 +80,18 @@ __device__ __forceinline__ void clear_rows(Tile& tile, int first) {
   __syncwarp();
 }
 
-// One warpgroup: rows [tile_row, tile_row + count) and the first `columns` columns (a multiple of 8)
-// to rows of global memory `stride` elements apart. What the tile holds must be visible to all.
-template <class Tile>
+// kThreads neighbouring threads: the first `count` rows and the first `columns` columns (a multiple of
+// 8) to rows of global memory `stride` elements apart. What the tile holds must be visible to all.
+template <int kThreads, class Tile>
 __device__ __forceinline__ void copy_rows(std::uint16_t* to, std::int64_t stride, const Tile& tile,
-                                          int tile_row, int count, int columns) {
+                                          int count, int columns) {
   const int chunks = columns / 8;
-  for (int i = group_thread(); i < count * chunks; i += kWarpgroup) {
+  for (int i = static_cast<int>(threadIdx.x) % kThreads; i < count * chunks; i += kThreads) {
     const int row = i / chunks, column = i % chunks * 8;
     uint4 chunk;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-                 : "r"(tile.chunk(tile_row + row, column)));
+                 : "r"(tile.chunk(row, column)));
     *reinterpret_cast<uint4*>(to + row * stride + column) = chunk;
   }
 }

@@ -48,32 +48,34 @@ struct RowFold {
   template <int kColumns>
   __device__ __forceinline__ void fold(Fragment<kColumns>& t, float c, float (&keep)[2]) {
     using F = Fragment<kColumns>;
-    float top[2] = {t.x[0], t.x[2]};
+    float top[4] = {t.x[0], t.x[1], t.x[2], t.x[3]};  // two chains a row
 #pragma unroll
-    for (int r = 0; r < F::kCount; ++r) top[F::is_lower(r)] = fmaxf(top[F::is_lower(r)], t.x[r]);
+    for (int r = 4; r < F::kCount; ++r) top[r % 4] = fmaxf(top[r % 4], t.x[r]);
     float shift[2], folded[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float before = m[i];
-      m[i] = fmaxf(before, quad_max(top[i]));
+      m[i] = fmaxf(before, quad_max(fmaxf(top[2 * i], top[2 * i + 1])));
       shift[i] = m[i] == negative_infinity() ? 0 : m[i];
       folded[i] = shift[i] * c;
       keep[i] = ptx::exp2((before - shift[i]) * c);
       l[i] *= keep[i];
     }
     const bool small = fmaxf(fabsf(folded[0]), fabsf(folded[1])) < kFoldLimit;
+    float sum[4] = {0, 0, 0, 0};
     if (__all_sync(0xffffffffu, small)) {
 #pragma unroll
-      for (int r = 0; r < F::kCount; ++r)
+      for (int r = 0; r < F::kCount; ++r) {
         t.x[r] = ptx::exp2(fmaf(t.x[r], c, -folded[F::is_lower(r)]));
+        sum[r % 4] += t.x[r];
+      }
     } else {
 #pragma unroll
-      for (int r = 0; r < F::kCount; ++r)
+      for (int r = 0; r < F::kCount; ++r) {
         t.x[r] = ptx::exp2((t.x[r] - shift[F::is_lower(r)]) * c);
+        sum[r % 4] += t.x[r];
+      }
     }
-    float sum[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int r = 0; r < F::kCount; ++r) sum[r % 4] += t.x[r];
     l[0] += sum[0] + sum[1];
     l[1] += sum[2] + sum[3];
   }

@@ -14,8 +14,13 @@ constexpr bool registers_fit(int consumers, int feeder, int consumer) {
   return kWarpgroup * (feeder + consumers * consumer) <= 65536 / threads / 8 * 8 * threads;
 }
 
-// The same in all lanes of a warp, and known to be so by the compiler.
-__device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+// A value that is the same in all lanes of a warp, so that the compiler knows it too (the instruction
+// leaves it in a uniform register): loop bounds and addresses of matrix operands that hang on it stay
+// out of the way of the products.
+template <class Integer>
+__device__ __forceinline__ Integer uniform(Integer value) {
+  return static_cast<Integer>(__reduce_or_sync(0xffffffffu, static_cast<unsigned>(value)));
+}
 
 __device__ __forceinline__ int block_warp() {
   return uniform(static_cast<int>(threadIdx.x) / 32);

@@ -1,5 +1,6 @@
 """Forward and backward TFLOP/s beside PyTorch's cudnn and flash backends, in one run.
-usage: compare.py LIBRARY OUT.csv [grid|short|SHAPES...]   a shape is d:causal:n[:batch:heads:kv_heads]
+usage: compare.py LIBRARY OUT.csv [alone] [grid|short|SHAPES...]   a shape is d:causal:n[:batch:heads:kv_heads];
+alone: without the peers
 
 FLOPs: 4 b h n n d forward (halved when causal), 2.5 times that backward. Medians, after warm-up, random data."""
 import csv, statistics, sys
@@ -25,16 +26,17 @@ def shapes(words):
     return out
 
 def main():
-    lib = load(sys.argv[1]); rows = []; rep = 60
+    lib = load(sys.argv[1]); rows = []; rep = 60; words = sys.argv[3:]
+    peers = {} if 'alone' in words else BACKENDS; words = [w for w in words if w != 'alone']
     a = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16); b = torch.randn_like(a)
     peak = 2 * 8192 ** 3 / do_bench(lambda: a @ b, warmup=50, rep=200, return_mode='median') / 1e9
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, matrix peak {peak:.0f} TFLOP/s', flush=True)
     time = lambda f: do_bench(f, warmup=15, rep=rep, return_mode='median')
-    for d, causal, n, batch, heads, kv in shapes(sys.argv[3:] or ['grid']):
+    for d, causal, n, batch, heads, kv in shapes(words or ['grid']):
         r = lambda h: torch.randn(batch, n, h, d, device='cuda', dtype=torch.bfloat16)
         q, k, v, g = r(heads), r(kv), r(kv), r(heads); flops = 4 * batch * heads * n * n * d / (2 if causal else 1)
         row = dict(d=d, causal=causal, n=n, batch=batch, heads=heads, kv_heads=kv)
-        for name, backend in BACKENDS.items():
+        for name, backend in peers.items():
             x = [t.transpose(1, 2).detach().requires_grad_() for t in (q, k, v)]; gt = g.transpose(1, 2)
             try:
                 with sdpa_kernel(backend):
