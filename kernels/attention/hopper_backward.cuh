@@ -219,7 +219,9 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared,
       if (leader)
         ptx::copy_bytes_to_shared(
             &shared.stats[place.stage()],
-            p.stats + query_tile(p, job.batch, head, job.tile_base + tile) * (2 * kRows + 4),
+            p.stats + static_cast<std::int64_t>(
+                          query_tile(p, job.batch, head, job.tile_base + tile)) *
+                          (2 * kRows + 4),
             kStatBytes, full);
       if (first) {
         load_keys(shared.v, &p.v, shared.v_ring);
@@ -235,25 +237,37 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared,
   }
 }
 
+// How many key tiles add to a query tile before this job's: those from the first or last key that
+// some of its queries see.
+template <int kRows, int kKeys>
+__device__ inline int turn_of(const BackwardJob& job, int tile) {
+  const Diagonal& d = job.diagonal;
+  if (job.down) {
+    const int last_row = min((tile + 1) * kRows, job.at.q_count) - 1;
+    return min(last_row + d.off + d.right, job.at.k_count - 1) / kKeys - job.tile;
+  }
+  return job.tile - max(tile * kRows + d.off - d.left, 0) / kKeys;
+}
+
 // A tile of dK or dV; by one warp.
 template <class Keys>
-__device__ inline void write_keys(const Keys& from, const CUtensorMap* map, std::uint16_t* data,
-                                  const BackwardParams::Strides& at, const BackwardParams& p,
-                                  const BackwardJob& job) {
+__device__ inline void write_keys(const Keys& from, const BackwardParams::Keys& to,
+                                  const BackwardParams& p, const BackwardJob& job) {
   const int row = job.at.k_begin + job.key, count = job.at.k_count - job.key;
   if (p.documents.q == nullptr || count >= Keys::kRows) {
     if (tile::lane() == 0) {
+#pragma unroll 1
       for (int slab = 0; slab < Keys::kSlabs; ++slab)
-        ptx::copy_tensor_to_global(map, from.bytes + slab * Keys::kSlabBytes,
+        ptx::copy_tensor_to_global(&to.map, from.bytes + slab * Keys::kSlabBytes,
                                    slab * tile::kSlabColumns, row, job.key_head, job.batch);
       ptx::bulk_commit();
       ptx::bulk_wait_read<0>();
     }
   } else {
     // The copy engine would write into the next document.
-    tile::copy_rows<32>(data + job.batch * at.batch + job.key_head * at.head +
-                            static_cast<std::int64_t>(row) * at.row,
-                        at.row, from, count, p.d);
+    tile::copy_rows<32>(to.data + job.batch * to.at.batch + job.key_head * to.at.head +
+                            static_cast<std::int64_t>(row) * to.at.row,
+                        to.at.row, from, count, p.d);
   }
 }
 
@@ -264,7 +278,6 @@ __device__ void write_parts(BackwardShared<Element, kWidth>& shared, const Backw
   using Shared = BackwardShared<Element, kWidth>;
   constexpr int kRows = Shared::kRows, kKeys = Shared::kKeys;
   constexpr auto kBytes = static_cast<std::uint32_t>(sizeof(typename Shared::Part));
-  typename Shared::Part& part = shared.part[stage];
   tile::RingPlace<2> jobs, place;
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
@@ -273,20 +286,18 @@ __device__ void write_parts(BackwardShared<Element, kWidth>& shared, const Backw
     for (StepPlace step(job, p.group); step.more(); step.next(job), place.next()) {
       if (place.stage() != stage || tile::lane() != 0) continue;
       const int tile = step.tile;
-      const std::int64_t at = query_tile(p, job.batch, step.head, job.tile_base + tile);
+      const std::uint32_t at = query_tile(p, job.batch, step.head, job.tile_base + tile);
       std::uint32_t rank = 1;
       if (p.ordered) {
-        const Range keys = keys_seen(job.at, p.window, tile * kRows, kRows);
-        rank = static_cast<std::uint32_t>(job.down ? keys.last / kKeys - job.tile
-                                                   : job.tile - keys.first / kKeys);
+        rank = static_cast<std::uint32_t>(turn_of<kRows, kKeys>(job, tile));
         while (ptx::load_relaxed(p.turn + at) != rank) {
         }
         ptx::fence_acquire_release();
         ptx::fence_proxy_global();
       }
       place.wait_full(shared.part_ring);
-      float* to = p.dq_sum + at * (kRows * kWidth);
-      const auto* from = reinterpret_cast<const float*>(part.x);
+      float* to = p.dq_sum + static_cast<std::int64_t>(at) * (kRows * kWidth);
+      const auto* from = reinterpret_cast<const float*>(shared.part[stage].x);
       if (rank == 0) {
         ptx::copy_bytes_to_global(to, from, kBytes);
       } else {
@@ -305,11 +316,7 @@ __device__ void write_parts(BackwardShared<Element, kWidth>& shared, const Backw
     for (int value = 1; value >= 0; --value, place.next()) {
       if (place.stage() != stage) continue;
       place.wait_full(shared.part_ring);
-      if (value) {
-        write_keys(part.keys(), &p.dv, p.dv_data, p.dv_at, p, job);
-      } else {
-        write_keys(part.keys(), &p.dk, p.dk_data, p.dk_at, p, job);
-      }
+      write_keys(shared.part[stage].keys(), value ? p.dv_out : p.dk_out, p, job);
       __syncwarp();
       if (tile::lane() == 0) ptx::mbarrier_arrive(&shared.part_ring.empty[stage]);
     }
@@ -324,8 +331,8 @@ struct Step {
   const BackwardParams& p;
   const BackwardJob& job;
   const typename Shared::Stats& stats;
-  int head, tile;  // of the queries
-  int key;         // first of the warpgroup, in the document
+  int head, query_tile;
+  int key;  // first of the warpgroup, in the document
   static constexpr int kRows = Shared::kRows;
   using F = tile::Fragment<kRows>;
 
@@ -337,24 +344,24 @@ struct Step {
   // The maximum of a query, by its column from the thread's first; 0 where no key is seen.
   __device__ __forceinline__ float maximum(int column) const {
     const float* m = p.m + (static_cast<std::int64_t>(job.batch) * p.heads + head) * p.seq_q +
-                     job.at.q_begin + tile * kRows;
+                     job.at.q_begin + query_tile * kRows;
     const float top =
-        m[min(tile::first_column() + column, job.at.q_count - tile * kRows - 1)];
+        m[min(tile::first_column() + column, job.at.q_count - query_tile * kRows - 1)];
     return top == tile::negative_infinity() ? 0 : top;
   }
 
   __device__ __forceinline__ bool needs_mask() const {
-    return tile < job.whole.first || tile > job.whole.last;
+    return query_tile < job.whole.first || query_tile > job.whole.last;
   }
 
   __device__ __forceinline__ void mask(F& s) const {
     const Diagonal& d = job.diagonal;
     const int j = key + tile::first_row();
-    const int i = j - d.off - tile * kRows;  // the diagonal's column
-    if (tile < job.whole.first) tilefold::tile::hide_before(s, i - d.right, i + 8 - d.right);
-    if (tile > job.whole.last) {
+    const int i = j - d.off - query_tile * kRows;  // the diagonal's column
+    if (query_tile < job.whole.first) tile::hide_before(s, i - d.right, i + 8 - d.right);
+    if (query_tile > job.whole.last) {
       const int none = -1, k_count = job.at.k_count;  // for keys beyond the document
-      tilefold::tile::hide_after(s, j < k_count ? i + d.left : none, j + 8 < k_count ? i + 8 + d.left : none);
+      tile::hide_after(s, j < k_count ? i + d.left : none, j + 8 < k_count ? i + 8 + d.left : none);
     }
   }
 
@@ -433,22 +440,23 @@ __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const 
   // The half of dQ this warpgroup makes: rows at width 64, columns at width 128.
   const int dq_row = kRows > 64 ? own : 0, dq_column = kRows > 64 ? 0 : own;
 
-  tile::RingPlace<2> jobs, place, parts;
+  tile::RingPlace<2> jobs, place;
   tile::RingPlace<1> key_place;
   tile::Fragment<kWidth> dk, dv;
+  // A part for each step, and two more at the end of each job.
+  const auto part_place = [&] { return tile::RingPlace<2>{place.count + 2 * jobs.count}; };
   // After this warp wrote its share of a part.
-  const auto send_part = [&] {
+  const auto send = [&](const tile::RingPlace<2>& at) {
     ptx::fence_proxy_shared();
     __syncwarp();
-    if (tile::lane() == 0) ptx::mbarrier_arrive(&shared.part_ring.full[parts.stage()]);
-    parts.next();
+    if (tile::lane() == 0) ptx::mbarrier_arrive(&shared.part_ring.full[at.stage()]);
   };
-  const auto send_keys = [&](const tile::Fragment<kWidth>& from) {
+  const auto send_keys = [&](tile::RingPlace<2> at, const tile::Fragment<kWidth>& from) {
     tile::Packed<kWidth> packed;
     tile::pack<Element>(packed, from);
-    parts.wait_empty(shared.part_ring);
-    tile::store(shared.part[parts.stage()].keys(), own, packed);
-    send_part();
+    at.wait_empty(shared.part_ring);
+    tile::store(shared.part[at.stage()].keys(), own, packed);
+    send(at);
   };
 
   for (;; jobs.next()) {
@@ -510,12 +518,12 @@ __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const 
       tile::wait_products<2>();
       place.release(shared.do_ring);
       tile::wait_products<1>();
-      parts.wait_empty(shared.part_ring);
+      part_place().wait_empty(shared.part_ring);
 #pragma unroll
       for (int r = 0; r < 8; ++r)
-        shared.part[parts.stage()].x[group][r][tile::group_thread()] =
+        shared.part[stage].x[group][r][tile::group_thread()] =
             make_float4(dq.x[4 * r], dq.x[4 * r + 1], dq.x[4 * r + 2], dq.x[4 * r + 3]);
-      send_part();
+      send(part_place());
       tile::wait_products<0>();
       place.release(shared.q_ring);
       place.next();
@@ -525,9 +533,11 @@ __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const 
       key_place.release(shared.v_ring);
       key_place.next();
     }
-    send_keys(dv);
+    tile::RingPlace<2> last = part_place();
+    send_keys(last, dv);
     dk.scale(p.scale);
-    send_keys(dk);
+    last.next();
+    send_keys(last, dk);
     jobs.release(shared.jobs);
   }
 }
@@ -539,7 +549,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   auto& shared = *reinterpret_cast<BackwardShared<Element, kWidth>*>(memory);
   constexpr int kConsumerWarps = 4 * kBackwardGroups;
   if (threadIdx.x == 0) {
-    for (const CUtensorMap* map : {&p.q, &p.k, &p.v, &p.d_o, &p.dk, &p.dv})
+    for (const CUtensorMap* map : {&p.q, &p.k, &p.v, &p.d_o, &p.dk_out.map, &p.dv_out.map})
       ptx::prefetch_tensor_map(map);
     shared.jobs.init(1, kConsumerWarps + 3);
     shared.q_ring.init(1, kConsumerWarps);
@@ -555,11 +565,13 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const int warpgroup = tile::block_warpgroup();
   if (warpgroup == 0) {
     ptx::shrink_registers<kBackwardFeeder>();
-    switch (tile::block_warp()) {
-      case 0: produce_backward<Element, kWidth>(shared, p); break;
-      case 1: write_parts<Element, kWidth>(shared, p, 0); break;
-      case 2: write_parts<Element, kWidth>(shared, p, 1); break;
-      default: schedule_backward<Element, kWidth>(shared, p);
+    const int warp = tile::block_warp();
+    if (warp == 0) {
+      produce_backward<Element, kWidth>(shared, p);
+    } else if (warp == 1) {
+      schedule_backward<Element, kWidth>(shared, p);
+    } else {
+      write_parts<Element, kWidth>(shared, p, static_cast<std::uint32_t>(warp - 2));
     }
   } else {
     ptx::grow_registers<kBackwardConsumer>();

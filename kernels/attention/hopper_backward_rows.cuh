@@ -11,9 +11,10 @@ namespace tilefold::attention {
 constexpr int kRowThreads = 256;
 
 // Where a head's query tile keeps its statistics and sums.
-__device__ inline std::int64_t query_tile(const BackwardParams& p, int batch, int head,
-                                          int tile) {
-  return (static_cast<std::int64_t>(batch) * p.heads + head) * p.tiles_of_head + tile;
+__device__ inline std::uint32_t query_tile(const BackwardParams& p, int batch, int head,
+                                           int tile) {
+  return static_cast<std::uint32_t>(batch * p.heads + head) * p.tiles_of_head +
+         static_cast<std::uint32_t>(tile);
 }
 
 // The number of a document's first query tile within its head.

@@ -24,7 +24,7 @@ struct ForwardTiles<128> {
 };
 template <>
 struct ForwardTiles<256> {
-  static constexpr int kGroups = 2, kKeys = 80, kStages = 2, kFeeder = 24, kConsumer = 240;
+  static constexpr int kGroups = 2, kKeys = 80, kStages = 2, kFeeder = 40, kConsumer = 232;
 };
 
 // Backward: K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224 KiB both.

@@ -72,7 +72,9 @@ __device__ __forceinline__ void load_tile(Tile& tile, const CUtensorMap* map, Ro
 template <class Tile>
 __device__ __forceinline__ void clear_rows(Tile& tile, int first) {
   const int chunks = (Tile::kRows - first) * 8;
+#pragma unroll 1
   for (int slab = 0; slab < Tile::kSlabs; ++slab)
+#pragma unroll 1
     for (int i = lane(); i < chunks; i += 32)
       reinterpret_cast<uint4*>(tile.bytes + slab * Tile::kSlabBytes + first * 128)[i] =
           make_uint4(0, 0, 0, 0);
@@ -85,14 +87,18 @@ __device__ __forceinline__ void clear_rows(Tile& tile, int first) {
 template <int kThreads, class Tile>
 __device__ __forceinline__ void copy_rows(std::uint16_t* to, std::int64_t stride, const Tile& tile,
                                           int count, int columns) {
-  const int chunks = columns / 8;
-  for (int i = static_cast<int>(threadIdx.x) % kThreads; i < count * chunks; i += kThreads) {
-    const int row = i / chunks, column = i % chunks * 8;
+  constexpr int kChunks = Tile::kColumns / 8;  // a row
+  const int thread = static_cast<int>(threadIdx.x) % kThreads, column = thread % kChunks * 8;
+  if (column >= columns) return;
+  to += thread / kChunks * stride + column;
+#pragma unroll 1
+  for (int row = thread / kChunks; row < count; row += kThreads / kChunks) {
     uint4 chunk;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
                  : "r"(tile.chunk(row, column)));
-    *reinterpret_cast<uint4*>(to + row * stride + column) = chunk;
+    *reinterpret_cast<uint4*>(to) = chunk;
+    to += kThreads / kChunks * stride;
   }
 }
 
