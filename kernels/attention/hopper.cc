@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/attention/hopper_backward.h"
 #include "kernels/attention/hopper_forward.h"
@@ -117,7 +116,7 @@ void hopper_forward(const AttentionForward& args, int processors, CUstream_st* s
   p.seq_q = static_cast<int>(problem.seq_q);
   p.seq_k = static_cast<int>(problem.seq_k);
   p.d = static_cast<int>(problem.d);
-  p.scale = args.options.scale.value_or(1 / std::sqrt(static_cast<float>(problem.d)));
+  p.scale = static_cast<float>(effective_scale(args.options, problem.d));
   p.softcap = args.options.softcap;
   const std::int64_t key_bytes = 2 * std::max<std::int64_t>(problem.max_seq_k, 1) * problem.d * 2;
   p.section = std::max<std::int64_t>(1, kSectionBytes / key_bytes) * p.group;
@@ -192,7 +191,7 @@ void hopper_backward(const AttentionBackward& args, int processors, CUstream_st*
   if (p.window.right != kUnlimited && width == 128 && p.tiles_k >= kDownFrom &&
       p.tiles_k <= kDownTo)
     p.down_pairs = pairs - std::min(kSectionPairs, pairs / 2);
-  p.scale = args.options.scale.value_or(1 / std::sqrt(static_cast<float>(problem.d)));
+  p.scale = static_cast<float>(effective_scale(args.options, problem.d));
   p.softcap = args.options.softcap;
   p.ordered = args.options.deterministic;
   const std::int64_t jobs = pairs * p.tiles_k;
