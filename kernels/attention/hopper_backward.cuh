@@ -20,6 +20,8 @@
 //          mask each key tile begins two or more steps behind the one that it waits for
 //   up     keys from the first tile to the last, queries from the last to the first: the longest jobs
 //          come first, so that all blocks end together; also where all key tiles see all queries
+//
+// longer than 450 lines because the roles of one kernel's warps are read side by side.
 #pragma once
 
 #include "base/dtype.h"

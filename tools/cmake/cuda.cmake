@@ -25,6 +25,11 @@ if(NOT TILEFOLD_CUDA STREQUAL "OFF")
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    # Set where CMake does not know the flag of its compiler (3.25 with CUDA 13).
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
     find_package(CUDAToolkit)
     set(probe ${CMAKE_BINARY_DIR}/CMakeFiles/cuda_probe.cu)
     file(WRITE ${probe} "
