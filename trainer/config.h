@@ -40,6 +40,7 @@ struct ModelConfig {
   double dropout = 0;  // gpt2: embedding, residual and attention
   double norm_eps = 1e-5;
   double rope_base = 10000;
+  double init_deviation = 0.02;
 };
 
 struct AttentionConfig {

@@ -233,6 +233,9 @@ std::vector<ConfigKey> model_keys() {
              "added to the variance in norms"),
       number("model", "rope_base", At{model, &M::rope_base}, positive, "above 0",
              "base of the rotary angles (llama)"),
+      number(
+          "model", "init_deviation", At{model, &M::init_deviation}, positive, "above 0",
+          "of matrices at the start, less into the residual; narrow models learn sooner from more"),
   };
 }
 

@@ -115,6 +115,8 @@ TEST_CASE("a micro-batch's lives leave few holes") {
 
 TEST_CASE("first weights: deviations, ones, zeros; the same whatever the dtype and threads") {
   ModelConfig config = tiny_config(ModelStyle::gpt2);
+  CHECK(config.init_deviation == 0.02);
+  config.init_deviation = 0.03;
   config.dtype = DType::f32;
   config.width = 64;
   config.ffn_width = 256;
@@ -141,7 +143,7 @@ TEST_CASE("first weights: deviations, ones, zeros; the same whatever the dtype a
       continue;
     }
     const bool residual = p.name == "out" || p.name == "down";
-    const double deviation = residual ? 0.02 / std::sqrt(4.0) : 0.02;
+    const double deviation = config.init_deviation * (residual ? 1 / std::sqrt(4.0) : 1);
     CHECK(std::sqrt(squares / n) == Approx(deviation).epsilon(5 / std::sqrt(n)));
     CHECK(std::abs(sum / n) < 5 * deviation / std::sqrt(n));
     CHECK(std::set<double>(values.begin(), values.end()).size() > 0.99 * n);  // none drawn twice

@@ -7,20 +7,18 @@
 namespace tilefold {
 namespace {
 
-constexpr double kDeviation = 0.02;
-
 class Builder {
  public:
   explicit Builder(const Sizes& sizes) : sizes_(sizes) {}
 
   int matrix(const std::string& layer, int index, const char* name, std::int64_t out,
-             std::int64_t in, double deviation = kDeviation) {
+             std::int64_t in, double scale = 1) {
     Parameter p;
     p.layer = layer;
     p.name = name;
     p.layer_index = index;
     p.shape = {out, in};
-    p.init_deviation = deviation;
+    p.init_deviation = scale * sizes_.init_deviation;
     p.decay = true;
     return add(p);
   }
@@ -41,9 +39,9 @@ class Builder {
     return w;
   }
   LinearWeights linear(const std::string& layer, int index, const char* name, std::int64_t out,
-                       std::int64_t in, double deviation = kDeviation) {
+                       std::int64_t in, double scale = 1) {
     LinearWeights w;
-    w.weight = matrix(layer, index, name, out, in, deviation);
+    w.weight = matrix(layer, index, name, out, in, scale);
     if (sizes_.bias) w.bias = vector(layer, index, std::string(name) + "_bias", out, false);
     return w;
   }
@@ -63,7 +61,7 @@ class Builder {
 std::vector<Parameter> make_parameters(const Sizes& s, Weights& weights) {
   Builder add(s);
   // So that the residual stream's variance does not grow with the number of branches.
-  const double into_residual = kDeviation / std::sqrt(2.0 * static_cast<double>(s.layers));
+  const double into_residual = 1 / std::sqrt(2.0 * static_cast<double>(s.layers));
   weights.table = add.matrix("embedding", 0, "table", s.vocab, s.width);
   if (!s.llama()) weights.positions = add.matrix("embedding", 0, "positions", s.context, s.width);
   for (int i = 0; i < s.layers; ++i) {

@@ -62,6 +62,7 @@ Sizes resolve(const ModelConfig& config, const AttentionConfig& attention) {
   check(!s.llama() || s.dropout == 0, "dropout is ", s.dropout, "; allowed with style llama: 0");
   s.norm_eps = static_cast<float>(config.norm_eps);
   s.rope_base = config.rope_base;
+  s.init_deviation = config.init_deviation;
 
   s.attention.causal = true;
   s.attention.window_left = attention.window[0];

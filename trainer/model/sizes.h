@@ -21,6 +21,7 @@ struct Sizes {
   float dropout = 0;
   float norm_eps = 1e-5f;
   double rope_base = 10000;
+  double init_deviation = 0.02;
   AttentionOptions attention;  // without strategy and dropout, which depend on the phase
   AttentionStrategy strategy = AttentionStrategy::automatic;
 
