@@ -39,6 +39,7 @@ class ThreadPool {
 
   int threads() const;
   // Runs body(block, worker) for block in [0, blocks); worker in [0, threads()) picks scratch space.
+  // Threads take blocks up in ascending order, so a block may wait for one of a smaller number.
   void parallel_for(std::int64_t blocks,
                     FunctionRef<void(std::int64_t block, int worker)> body);
 

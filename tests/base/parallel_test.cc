@@ -1,6 +1,8 @@
 #include "base/parallel.h"
 
+#include <atomic>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "tests/catch.h"
@@ -18,6 +20,18 @@ TEST_CASE("every block runs once, whatever the number of threads") {
       });
       for (int r : runs) CHECK(r == 1);
     }
+  }
+}
+
+TEST_CASE("a block may wait for the one before it") {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    std::atomic<std::int64_t> finished{0};
+    pool.parallel_for(1000, [&](std::int64_t block, int) {
+      while (finished.load() != block) std::this_thread::yield();
+      finished.store(block + 1);
+    });
+    CHECK(finished.load() == 1000);
   }
 }
 

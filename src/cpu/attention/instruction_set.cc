@@ -58,4 +58,8 @@ const StorageKernels& storage_kernels() {
   return pick(baseline::kStorage, avx2::kStorage, avx512::kStorage);
 }
 
+const RandomKernels& random_kernels() {
+  return pick(baseline::kRandom, avx2::kRandom, avx512::kRandom);
+}
+
 }  // namespace tilefold::cpu

@@ -19,8 +19,7 @@ class Keep {
       : period_(dropout.rows_per_sample), first_row_(batch * seq_q), packed_(packed) {
     if (dropout.p == 0) return;
     on_ = true;
-    site_ = dropout.site;
-    head_ = static_cast<std::uint32_t>(head);
+    site_ = dropout.site + static_cast<std::uint32_t>(head) * 65536u;
     key_ = dropout_key(dropout.state->seed, dropout.state->step);
     first_sample_ = dropout.state->first_sample;
     threshold_ = dropout_threshold(dropout.p);
@@ -29,36 +28,35 @@ class Keep {
 
   bool on() const { return on_; }
 
-  // to[j - j0][i - i0] for query rows [i0, i1) and key rows [j0, j1) of the sequence, i1 - i0
-  // <= 32.
+  // to[j - j0][i - i0] for query rows [i0, i1) and key rows [j0, j1) of the sequence, i1 - i0 <=
+  // 32; what stands behind the last row is of no use.
   void fill(std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1, Real* to) const {
-    for (std::int64_t i = i0; i < i1; ++i) {
-      const std::int64_t row = first_row_ + i;
-      const auto sample = static_cast<std::uint64_t>(first_sample_ + row / period_);
-      const auto position = static_cast<std::uint64_t>(row % period_);
-      for (std::int64_t j = j0; j < j1;) {
-        // A Philox call decides for up to four keys.
-        const auto key = static_cast<std::uint64_t>(packed_ ? j % period_ : j);
-        std::int64_t count = std::min<std::int64_t>(4 - static_cast<std::int64_t>(key % 4), j1 - j);
-        if (packed_) count = std::min(count, period_ - static_cast<std::int64_t>(key));
-        const Philox::Words words =
-            attention_dropout_words(key_, sample, site_, head_, position, key);
-        for (std::int64_t n = 0; n < count; ++n, ++j)
-          to[(j - j0) * kPanel + i - i0] =
-              words[key % 4 + static_cast<std::uint64_t>(n)] >= threshold_ ? kept_ : Real(0);
-      }
+    std::uint32_t positions[kPanel] = {}, samples[kPanel] = {}, words[4][kPanel];
+    for (std::int64_t n = 0; n < i1 - i0; ++n) {
+      const std::int64_t row = first_row_ + i0 + n;
+      positions[n] = static_cast<std::uint32_t>(row % period_);
+      samples[n] = static_cast<std::uint32_t>(first_sample_ + row / period_);
     }
-    for (std::int64_t i = i1; i < i0 + kPanel; ++i)
-      for (std::int64_t j = j0; j < j1; ++j) to[(j - j0) * kPanel + i - i0] = 0;
+    for (std::int64_t j = j0; j < j1;) {
+      // One call decides for up to four keys.
+      const std::int64_t key = packed_ ? j % period_ : j;
+      std::int64_t count = std::min(4 - key % 4, j1 - j);
+      if (packed_) count = std::min(count, period_ - key);
+      kernels_.words(key_, static_cast<std::uint32_t>(key / 4), positions, site_, samples, words);
+      for (std::int64_t k = key % 4; k < key % 4 + count; ++k, ++j)
+        for (std::int64_t n = 0; n < kPanel; ++n)
+          to[(j - j0) * kPanel + n] = words[k][n] >= threshold_ ? kept_ : Real(0);
+    }
   }
 
  private:
   std::int64_t period_, first_row_;
   bool packed_, on_ = false;
-  std::uint32_t site_ = 0, head_ = 0, threshold_ = 0;
+  std::uint32_t site_ = 0, threshold_ = 0;
   std::uint64_t key_ = 0;
   std::int64_t first_sample_ = 0;
   Real kept_ = 1;
+  const RandomKernels& kernels_ = random_kernels();
 };
 
 }  // namespace tilefold::cpu

@@ -86,26 +86,38 @@ struct StorageKernels {
   void (*widen_f16)(const std::uint16_t* x, float* y, std::int64_t count);
 };
 
+// Dropout's random words (contract/dropout.h) for 32 query rows at a time:
+//   words[w][n] = word w of attention_dropout_words() with group = j / 4 and site = site + head *
+//   65536
+struct RandomKernels {
+  void (*words)(std::uint64_t key, std::uint32_t group, const std::uint32_t* positions,
+                std::uint32_t site, const std::uint32_t* samples, std::uint32_t (*words)[kPanel]);
+};
+
 // The tables of one instruction set; a machine that lacks it must not call through them.
 namespace baseline {
 extern const TileKernels<float> kFloat;
 extern const TileKernels<double> kDouble;
 extern const StorageKernels kStorage;
+extern const RandomKernels kRandom;
 }  // namespace baseline
 namespace avx2 {
 extern const TileKernels<float> kFloat;
 extern const TileKernels<double> kDouble;
 extern const StorageKernels kStorage;
+extern const RandomKernels kRandom;
 }  // namespace avx2
 namespace avx512 {
 extern const TileKernels<float> kFloat;
 extern const TileKernels<double> kDouble;
 extern const StorageKernels kStorage;
+extern const RandomKernels kRandom;
 }  // namespace avx512
 
 // The best tables for this machine.
 template <class Real>
 const TileKernels<Real>& tile_kernels();
 const StorageKernels& storage_kernels();
+const RandomKernels& random_kernels();
 
 }  // namespace tilefold::cpu

@@ -8,5 +8,6 @@ constexpr TileKernels<double> kDouble = Bodies<Simd<double, 8>, 8>::table("avx51
 constexpr RowKernels<float> kFloatRows = RowBodies<Simd<float, 16>>::table();
 constexpr RowKernels<double> kDoubleRows = RowBodies<Simd<double, 8>>::table();
 constexpr StorageKernels kStorage = {widen_bf16, widen_f16};
+constexpr RandomKernels kRandom = {random_words};
 
 }  // namespace tilefold::cpu::avx512

@@ -8,5 +8,6 @@ constexpr TileKernels<double> kDouble = Bodies<Simd<double, 2>, 4>::table("basel
 constexpr RowKernels<float> kFloatRows = RowBodies<Simd<float, 4>>::table();
 constexpr RowKernels<double> kDoubleRows = RowBodies<Simd<double, 2>>::table();
 constexpr StorageKernels kStorage = {widen_bf16, widen_f16};
+constexpr RandomKernels kRandom = {random_words};
 
 }  // namespace tilefold::cpu::baseline

@@ -232,5 +232,38 @@ inline void widen_f16(const std::uint16_t* x, float* y, std::int64_t count) {
   }
 }
 
+// Philox4x32-10 as in base/philox.h, which may not be called from here (see simd_inl.h). The loop
+// over lanes inside each round becomes vector code.
+inline void random_words(std::uint64_t key, std::uint32_t group, const std::uint32_t* positions,
+                         std::uint32_t site, const std::uint32_t* samples,
+                         std::uint32_t (*words)[kPanel]) {
+  std::uint32_t c0[kPanel], c1[kPanel], c2[kPanel], c3[kPanel];
+  for (int n = 0; n < kPanel; ++n) {
+    c0[n] = group;
+    c1[n] = positions[n];
+    c2[n] = site;
+    c3[n] = samples[n];
+  }
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (int n = 0; n < kPanel; ++n) {
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0[n];
+      const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2[n];
+      c0[n] = static_cast<std::uint32_t>(p1 >> 32) ^ c1[n] ^ k0;
+      c1[n] = static_cast<std::uint32_t>(p1);
+      c2[n] = static_cast<std::uint32_t>(p0 >> 32) ^ c3[n] ^ k1;
+      c3[n] = static_cast<std::uint32_t>(p0);
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  for (int n = 0; n < kPanel; ++n) {
+    words[0][n] = c0[n];
+    words[1][n] = c1[n];
+    words[2][n] = c2[n];
+    words[3][n] = c3[n];
+  }
+}
+
 }  // namespace
 }  // namespace tilefold::cpu

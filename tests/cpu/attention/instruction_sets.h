@@ -13,6 +13,7 @@ struct KernelSet {
   const cpu::TileKernels<Real>* tile;
   const cpu::RowKernels<Real>* row;
   const cpu::StorageKernels* storage;
+  const cpu::RandomKernels* random;
 };
 
 inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
@@ -24,18 +25,22 @@ inline bool has_avx512() {
 inline std::vector<KernelSet<float>> float_kernels() {
   using namespace cpu;
   std::vector<KernelSet<float>> sets = {
-      {&baseline::kFloat, &baseline::kFloatRows, &baseline::kStorage}};
-  if (has_avx2()) sets.push_back({&avx2::kFloat, &avx2::kFloatRows, &avx2::kStorage});
-  if (has_avx512()) sets.push_back({&avx512::kFloat, &avx512::kFloatRows, &avx512::kStorage});
+      {&baseline::kFloat, &baseline::kFloatRows, &baseline::kStorage, &baseline::kRandom}};
+  if (has_avx2())
+    sets.push_back({&avx2::kFloat, &avx2::kFloatRows, &avx2::kStorage, &avx2::kRandom});
+  if (has_avx512())
+    sets.push_back({&avx512::kFloat, &avx512::kFloatRows, &avx512::kStorage, &avx512::kRandom});
   return sets;
 }
 
 inline std::vector<KernelSet<double>> double_kernels() {
   using namespace cpu;
   std::vector<KernelSet<double>> sets = {
-      {&baseline::kDouble, &baseline::kDoubleRows, &baseline::kStorage}};
-  if (has_avx2()) sets.push_back({&avx2::kDouble, &avx2::kDoubleRows, &avx2::kStorage});
-  if (has_avx512()) sets.push_back({&avx512::kDouble, &avx512::kDoubleRows, &avx512::kStorage});
+      {&baseline::kDouble, &baseline::kDoubleRows, &baseline::kStorage, &baseline::kRandom}};
+  if (has_avx2())
+    sets.push_back({&avx2::kDouble, &avx2::kDoubleRows, &avx2::kStorage, &avx2::kRandom});
+  if (has_avx512())
+    sets.push_back({&avx512::kDouble, &avx512::kDoubleRows, &avx512::kStorage, &avx512::kRandom});
   return sets;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "contract/dropout.h"
 #include "tests/catch.h"
 #include "tests/cpu/attention/instruction_sets.h"
 
@@ -277,4 +278,25 @@ TEST_CASE("every 16-bit number is widened exactly") {
     }
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("dropout's words for 32 rows are those of its contract") {
+  std::vector<std::uint32_t> positions, samples;
+  for (std::uint32_t n = 0; n < kPanel; ++n) {
+    positions.push_back(n * 7919 + (n << 27));
+    samples.push_back(n / 3);
+  }
+  for (const KernelSet<float>& set : float_kernels())
+    for (std::uint64_t key : {std::uint64_t{5}, 0xFEDCBA9876543210u})
+      for (std::uint32_t group : {0u, 77u, 0xFFFFFFFFu}) {
+        std::uint32_t words[4][kPanel];
+        set.random->words(key, group, positions.data(), 3 + 9 * 65536u, samples.data(), words);
+        int wrong = 0;
+        for (std::size_t n = 0; n < kPanel; ++n) {
+          const Philox::Words want = attention_dropout_words(key, samples[n], 3, 9, positions[n],
+                                                             std::uint64_t{group} * 4);
+          for (std::size_t w = 0; w < 4; ++w) wrong += words[w][n] != want[w];
+        }
+        CHECK(wrong == 0);
+      }
 }
