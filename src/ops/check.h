@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
+#include <string>
 
 #include "base/tensor.h"
 #include "contract/dropout.h"

@@ -9,6 +9,8 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/tensor.h"

@@ -1,6 +1,7 @@
 // The float32 functions that the compiler vectorizes, against the standard library in double.
 #include "cpu/nn/vector_math.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "tests/catch.h"
