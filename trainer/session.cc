@@ -19,7 +19,7 @@ std::unique_ptr<Session> open_training(const Config& config, const Communicator&
   auto session = std::make_unique<Session>();
   Session& s = *session;
   s.device =
-      open_device(config.run.device, comm.local_rank(), threads_of(config.run, comm.local_size()));
+      open_model_device(config.run.device, comm.local_rank(), threads_of(config.run, comm.local_size()));
   s.stream = s.device->make_stream();
   s.data = open_dataset(config);
   s.config = resolve(config, *s.data);

@@ -1,6 +1,7 @@
 // Where documents lie and which tiles see each other; the same on host and device.
 //
-// Query i of a document sees key j when i + off - left <= j <= i + off + right, off = seq_k - seq_q.
+// Query i of a document sees key j when i + off - left <= j <= i + off + right, off = seq_k -
+// seq_q.
 #pragma once
 
 #include <cstdint>
@@ -82,11 +83,12 @@ __host__ __device__ inline Range queries_seeing(const Extent& at, const Window& 
 }
 
 // Queries that see all of the keys; none lies on either side where there are none.
-__host__ __device__ inline Range queries_seeing_all(const Extent& at, const Window& window,
-                                                    int key, int keys) {
+__host__ __device__ inline Range queries_seeing_all(const Extent& at, const Window& window, int key,
+                                                    int keys) {
   const std::int64_t off = static_cast<std::int64_t>(at.k_count) - at.q_count;
   const std::int64_t last_key = static_cast<std::int64_t>(key) + keys - 1;
-  if (last_key >= at.k_count) return {at.q_count, -1};  // a tile beyond the keys is never seen whole
+  if (last_key >= at.k_count)
+    return {at.q_count, -1};  // a tile beyond the keys is never seen whole
   return {static_cast<int>(least(most(last_key - off - window.right, 0), at.q_count)),
           static_cast<int>(most(least(key - off + window.left, at.q_count - 1), -1))};
 }

@@ -14,13 +14,14 @@
 namespace tilefold::attention {
 namespace {
 
-// Keys and values of this many bytes stay in the cache (50 MiB) while a section's tiles go over them.
+// Keys and values of this many bytes stay in the cache (50 MiB) while a section's tiles go over
+// them.
 constexpr std::int64_t kSectionBytes = 32 << 20;
-// Backward: the pairs whose key tiles are taken in turn. Blocks of one pair wait for each other, so at
-// least so many; more share the cache worse. Where every key tile begins two steps behind the next
-// (causal, width 128) the order `down` hides that wait, and was faster at 8 to 16 key tiles, with the
-// last 16 pairs `up`. H200, 16,384 tokens, causal, TFLOP/s down / up, by n: 355/317 at 1k, 404/399 at
-// 2k, 447/464 at 4k, 489/495 at 16k; at 512 218/237 with 64 pairs.
+// Backward: the pairs whose key tiles are taken in turn. Blocks of one pair wait for each other, so
+// at least so many; more share the cache worse. Where every key tile begins two steps behind the
+// next (causal, width 128) the order `down` hides that wait, and was faster at 8 to 16 key tiles,
+// with the last 16 pairs `up`. H200, 16,384 tokens, causal, TFLOP/s down / up, by n: 355/317 at 1k,
+// 404/399 at 2k, 447/464 at 4k, 489/495 at 16k; at 512 218/237 with 64 pairs.
 constexpr std::int64_t kSectionPairs = 16;
 constexpr std::int64_t kDownFrom = 8, kDownTo = 16;
 
@@ -81,6 +82,20 @@ BackwardParams::Strides strides_of(const ConstTensor& t) {
 
 }  // namespace
 
+bool hopper_copies(const AttentionForward& args) {
+  const ConstTensor o = args.o;
+  for (const ConstTensor* x : {&args.q, &args.k, &args.v, &o})
+    if (!tile::can_copy(*x).ok) return false;
+  return true;
+}
+
+bool hopper_copies(const AttentionBackward& args) {
+  const ConstTensor dq = args.dq, dk = args.dk, dv = args.dv;
+  for (const ConstTensor* x : {&args.q, &args.k, &args.v, &args.o, &args.d_o, &dq, &dk, &dv})
+    if (!tile::can_copy(*x).ok) return false;
+  return true;
+}
+
 void hopper_forward(const AttentionForward& args, int processors, CUstream_st* stream) {
   const AttentionProblem problem = problem_of(args);
   require_copy("q", args.q);
@@ -126,7 +141,8 @@ void hopper_forward(const AttentionForward& args, int processors, CUstream_st* s
     p.next_job = reinterpret_cast<std::uint32_t*>(args.workspace.data());
     tile::check(cudaMemsetAsync(p.next_job, 0, sizeof(*p.next_job), stream));
   }
-  const auto launch = problem.dtype == DType::bf16 ? forward_of<bf16>(width) : forward_of<f16>(width);
+  const auto launch =
+      problem.dtype == DType::bf16 ? forward_of<bf16>(width) : forward_of<f16>(width);
   launch(p, static_cast<int>(std::min<std::int64_t>(processors, jobs)), stream);
 }
 

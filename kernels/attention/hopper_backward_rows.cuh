@@ -11,8 +11,7 @@ namespace tilefold::attention {
 constexpr int kRowThreads = 256;
 
 // Where a head's query tile keeps its statistics and sums.
-__device__ inline std::uint32_t query_tile(const BackwardParams& p, int batch, int head,
-                                           int tile) {
+__device__ inline std::uint32_t query_tile(const BackwardParams& p, int batch, int head, int tile) {
   return static_cast<std::uint32_t>(batch * p.heads + head) * p.tiles_of_head +
          static_cast<std::uint32_t>(tile);
 }
@@ -26,7 +25,7 @@ __device__ inline int first_query_tile(const BackwardParams& p, const Extent& at
 struct RowBlock {
   Extent at;
   int batch, head;
-  int row;           // first, in the document
+  int row;            // first, in the document
   std::int64_t tile;  // of stats, dq_sum and turn
 };
 
@@ -72,8 +71,8 @@ __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t row = b.at.q_begin + b.row;
   const std::uint16_t* o =
       p.o_data + b.batch * p.o_at.batch + b.head * p.o_at.head + row * p.o_at.row + column;
-  const std::uint16_t* d_o = p.d_o_data + b.batch * p.d_o_at.batch + b.head * p.d_o_at.head +
-                             row * p.d_o_at.row + column;
+  const std::uint16_t* d_o =
+      p.d_o_data + b.batch * p.d_o_at.batch + b.head * p.d_o_at.head + row * p.d_o_at.row + column;
   const std::int64_t constants =
       (static_cast<std::int64_t>(b.batch) * p.heads + b.head) * p.seq_q + row;
   float* stats = p.stats + b.tile * (2 * kRows + 4);
@@ -97,8 +96,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const bool huge = __syncthreads_or(large) != 0;
   // p = 0 beyond the document and where no key is seen.
   if (own < kRows)
-    stats[own] =
-        l > 0 ? log2f(l) + (huge ? 0.f : m * tile::kLog2e) : -tile::negative_infinity();
+    stats[own] = l > 0 ? log2f(l) + (huge ? 0.f : m * tile::kLog2e) : -tile::negative_infinity();
   if (own < 4) stats[2 * kRows + own] = huge ? 1.f : 0.f;
   if (own == 0) p.turn[b.tile] = 0;
 #pragma unroll
@@ -114,17 +112,17 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int i = own; i < kRows * kWidth / 4; i += kRowThreads) sums[i] = make_float4(0, 0, 0, 0);
 }
 
-// The four lanes of a quad hold x[i] of four matrices each; afterwards lane q holds the four words of
-// matrix q.
+// The four lanes of a quad hold x[i] of four matrices each; afterwards lane q holds the four words
+// of matrix q.
 __device__ __forceinline__ uint4 transpose_quad(const std::uint32_t (&x)[4]) {
   const int q = tile::lane() % 4;
   std::uint32_t y[4];
-  // Rotations: word r of lane q goes to lane r; each round moves words whose lanes differ by `turn`.
+  // Rotations: word r of lane q goes to lane r; each round moves words whose lanes differ by
+  // `turn`.
 #pragma unroll
   for (int turn = 0; turn < 4; ++turn) {
     const int from = q ^ turn;  // this lane receives lane from's word q, and sends word q ^ turn
-    const std::uint32_t send =
-        from == 0 ? x[0] : from == 1 ? x[1] : from == 2 ? x[2] : x[3];
+    const std::uint32_t send = from == 0 ? x[0] : from == 1 ? x[1] : from == 2 ? x[2] : x[3];
     const std::uint32_t got = __shfl_xor_sync(0xffffffffu, send, turn);
     y[0] = from == 0 ? got : y[0];
     y[1] = from == 1 ? got : y[1];
@@ -148,8 +146,7 @@ __global__ void __launch_bounds__(kRowThreads)
   float4 x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    x[i] = seen.first <= seen.last ? __ldcs(sum + i * tile::kWarpgroup)
-                                   : make_float4(0, 0, 0, 0);
+    x[i] = seen.first <= seen.last ? __ldcs(sum + i * tile::kWarpgroup) : make_float4(0, 0, 0, 0);
   const int row = b.row + (kRows > 64 ? 64 * group : 0) + tile::first_row();
   const int column = (kRows > 64 ? 0 : 64 * group) + tile::lane() % 4 * 8;
   std::uint16_t* dq = p.dq_data + b.batch * p.dq_at.batch + b.head * p.dq_at.head +

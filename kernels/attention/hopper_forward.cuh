@@ -76,8 +76,7 @@ __device__ inline void make_job(const ForwardParams& p, int rows, std::int64_t i
   // Sections of pairs share the cache; within one the longest jobs (last rows) come first.
   const std::int64_t section = index / (p.section * p.tiles_q);
   const auto within = static_cast<std::uint32_t>(index - section * p.section * p.tiles_q);
-  const auto pairs =
-      static_cast<std::uint32_t>(least(p.section, p.pairs - section * p.section));
+  const auto pairs = static_cast<std::uint32_t>(least(p.section, p.pairs - section * p.section));
   const auto pair = static_cast<std::uint32_t>(section * p.section + within % pairs);
   const int sequence = static_cast<int>(pair / static_cast<std::uint32_t>(p.heads));
   job.head = static_cast<int>(pair % static_cast<std::uint32_t>(p.heads));
@@ -145,7 +144,8 @@ __device__ void produce(ForwardShared<Element, kWidth>& shared, const ForwardPar
       if (leader) {
         std::uint64_t* full = &shared.k_ring.full[k_place.stage()];
         ptx::mbarrier_arrive_expect(full, Shared::Keys::kBytes);
-        tile::load_tile<Tiles::kKeys>(shared.k[k_place.stage()], &p.k, {row, key_head, batch}, full);
+        tile::load_tile<Tiles::kKeys>(shared.k[k_place.stage()], &p.k, {row, key_head, batch},
+                                      full);
       }
       k_place.next();
     };
@@ -216,9 +216,9 @@ __device__ __forceinline__ void cap_scores(tile::Fragment<kKeys>& s, float scale
 // o / l, m and l to global memory; rows past the document are left alone.
 template <class Element, int kWidth>
 __device__ __forceinline__ void store_rows(ForwardShared<Element, kWidth>& shared,
-                                           const ForwardParams& p, const ForwardJob& job,
-                                           int group, int barrier, const tile::RowFold& rows,
-                                           float unit, tile::Fragment<kWidth>& o) {
+                                           const ForwardParams& p, const ForwardJob& job, int group,
+                                           int barrier, const tile::RowFold& rows, float unit,
+                                           tile::Fragment<kWidth>& o) {
   const int row = job.row + 64 * group;
   const int count = job.at.q_count - row;  // rows of this warpgroup that exist, if below 64
   float inverse[2];
@@ -226,7 +226,8 @@ __device__ __forceinline__ void store_rows(ForwardShared<Element, kWidth>& share
   for (int i = 0; i < 2; ++i) inverse[i] = rows.l[i] > 0 ? 1 / rows.l[i] : 0;
   if (tile::lane() % 4 == 0) {
     const std::int64_t first =
-        (static_cast<std::int64_t>(job.batch) * p.heads + job.head) * p.seq_q + job.at.q_begin + row;
+        (static_cast<std::int64_t>(job.batch) * p.heads + job.head) * p.seq_q + job.at.q_begin +
+        row;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = tile::first_row() + 8 * i;
@@ -249,9 +250,8 @@ __device__ __forceinline__ void store_rows(ForwardShared<Element, kWidth>& share
   if (p.documents.q == nullptr || count >= 64) {
     if (tile::group_thread() != 0) return;
     for (int slab = 0; slab < out.kSlabs; ++slab)
-      ptx::copy_tensor_to_global(&p.o, out.bytes + slab * out.kSlabBytes,
-                                 slab * tile::kSlabColumns, job.at.q_begin + row, job.head,
-                                 job.batch);
+      ptx::copy_tensor_to_global(&p.o, out.bytes + slab * out.kSlabBytes, slab * tile::kSlabColumns,
+                                 job.at.q_begin + row, job.head, job.batch);
     ptx::bulk_commit();
   } else {
     // The copy engine would write into the next document.
@@ -331,8 +331,7 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
     };
     const auto softmax = [&] {
       if (p.softcap > 0) cap_scores(s, p.scale, p.softcap);
-      if (n < whole.first || n > whole.last)
-        mask_scores(s, job, whole, job.row + 64 * group, n);
+      if (n < whole.first || n > whole.last) mask_scores(s, job, whole, job.row + 64 * group, n);
       rows.fold(s, c, keep);
     };
 

@@ -17,20 +17,20 @@ struct ForwardParams {
   CUtensorMap q;  // boxes of 64 rows
   CUtensorMap k;  // boxes of kKeys rows
   CUtensorMap v;
-  CUtensorMap o;  // boxes of 64 rows
-  std::uint16_t* o_data;                          // [batch, seq_q, heads, d]
-  std::int64_t o_row, o_head, o_batch;            // strides in elements
-  float* m;                                       // [batch, heads, seq_q]
-  float* l;                                       // [batch, heads, seq_q]
+  CUtensorMap o;                        // boxes of 64 rows
+  std::uint16_t* o_data;                // [batch, seq_q, heads, d]
+  std::int64_t o_row, o_head, o_batch;  // strides in elements
+  float* m;                             // [batch, heads, seq_q]
+  float* l;                             // [batch, heads, seq_q]
   Documents documents;
   Window window;
-  int heads, group;                               // query heads a key head
+  int heads, group;  // query heads a key head
   int seq_q, seq_k, d;
-  float scale, softcap;                           // softcap 0: none
-  int tiles_q;                                    // query tiles of the longest document
-  std::int64_t pairs;                             // (batch or document) x heads
-  std::int64_t section;                           // pairs whose tiles are taken together
-  std::uint32_t* next_job;                        // zeroed; null: jobs by block index
+  float scale, softcap;     // softcap 0: none
+  int tiles_q;              // query tiles of the longest document
+  std::int64_t pairs;       // (batch or document) x heads
+  std::int64_t section;     // pairs whose tiles are taken together
+  std::uint32_t* next_job;  // zeroed; null: jobs by block index
 };
 
 // kWidth: d padded to 64, 128 or 256. Queues the kernel on `blocks` blocks.

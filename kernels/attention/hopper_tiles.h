@@ -1,14 +1,14 @@
 // Rows of the table for the Hopper kernels: tiles by padded head width, with what they take of a
-// multiprocessor (227 KiB of shared memory, 64 Ki registers). Plain C++: the choice, the plan and the
-// kernels share it.
+// multiprocessor (227 KiB of shared memory, 64 Ki registers). Plain C++: the choice, the plan and
+// the kernels share it.
 #pragma once
 
 #include <cstdint>
 
 namespace tilefold::attention {
 
-// Forward: Q, two stages of K and of V, and O on its way out (at d 256 in Q's place). Registers of a
-// consumer thread: scores, p packed, output.
+// Forward: Q, two stages of K and of V, and O on its way out (at d 256 in Q's place). Registers of
+// a consumer thread: scores, p packed, output.
 //   d 64    64 + 32 + 32 of 160: three warpgroups of 64 rows; 112 KiB
 //   d 128   64 + 32 + 64 of 240: two warpgroups; 192 KiB
 //   d 256   40 + 20 + 128 of 240: two warpgroups, 80 keys fill 224 KiB

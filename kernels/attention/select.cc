@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/attention/cpu_scratch.h"
+#include "kernels/attention/select_cuda.h"
 
 namespace tilefold {
 namespace {
@@ -184,15 +185,13 @@ std::string explain_cpu(const AttentionProblem& x, const DeviceInfo& device) {
 }  // namespace
 
 AttentionChoice select_attention(const AttentionProblem& problem, const DeviceInfo& device) {
-  require(device.kind == DeviceKind::cpu, "attention: no kernel for ", device.name,
-          "; allowed: cpu");
-  return select_cpu(problem, device);
+  return device.kind == DeviceKind::cuda ? select_cuda(problem, device)
+                                         : select_cpu(problem, device);
 }
 
 std::string explain_attention(const AttentionProblem& problem, const DeviceInfo& device) {
-  require(device.kind == DeviceKind::cpu, "attention: no kernel for ", device.name,
-          "; allowed: cpu");
-  return explain_cpu(problem, device);
+  return device.kind == DeviceKind::cuda ? explain_cuda(problem, device)
+                                         : explain_cpu(problem, device);
 }
 
 }  // namespace tilefold

@@ -12,8 +12,8 @@ struct TailParams {
   const void* offsets;
   bool wide;
   int documents;
-  std::int64_t seq, heads, width;      // width in 16-bit units
-  std::int64_t row, head;              // strides in 16-bit units
+  std::int64_t seq, heads, width;  // width in 16-bit units
+  std::int64_t row, head;          // strides in 16-bit units
 };
 
 __device__ std::int64_t tail_begin(const TailParams& p) {

@@ -1,5 +1,6 @@
 // Barriers: mbarrier objects in shared memory (arrivals and bytes of bulk copies) and the sixteen
-// named barriers of a block. One instruction, one function. PTX ISA 9.0, "Parallel Synchronization".
+// named barriers of a block. One instruction, one function. PTX ISA 9.0, "Parallel
+// Synchronization".
 //
 // A wait names the parity of the phase to be over: 0 for the first completion, then 1, 0, ...
 #pragma once
@@ -32,10 +33,10 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier) {
 // Arrives, and makes the phase wait for this many more bytes of bulk copies.
 __device__ __forceinline__ void mbarrier_arrive_expect(std::uint64_t* barrier,
                                                        std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
 __device__ __forceinline__ bool mbarrier_try_wait(std::uint64_t* barrier, std::uint32_t parity) {

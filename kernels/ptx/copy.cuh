@@ -14,11 +14,10 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(map)) : "memory");
 }
 
-// The box at coordinates (x, y, z, w) into shared memory; its bytes complete on `barrier`. What lies
-// outside the tensor arrives as zero, and counts.
+// The box at coordinates (x, y, z, w) into shared memory; its bytes complete on `barrier`. What
+// lies outside the tensor arrives as zero, and counts.
 __device__ __forceinline__ void copy_tensor_to_shared(void* shared, const CUtensorMap* map, int x,
-                                                      int y, int z, int w,
-                                                      std::uint64_t* barrier) {
+                                                      int y, int z, int w, std::uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(shared)),
@@ -39,8 +38,7 @@ __device__ __forceinline__ void copy_tensor_to_global(const CUtensorMap* map, co
 
 // REQUIRES: both addresses and bytes are multiples of 16.
 __device__ __forceinline__ void copy_bytes_to_shared(void* shared, const void* global,
-                                                     std::uint32_t bytes,
-                                                     std::uint64_t* barrier) {
+                                                     std::uint32_t bytes, std::uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared_address(shared)),

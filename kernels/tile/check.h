@@ -9,8 +9,7 @@
 
 namespace tilefold::tile {
 
-inline void check(cudaError_t status,
-                  std::source_location at = std::source_location::current()) {
+inline void check(cudaError_t status, std::source_location at = std::source_location::current()) {
   if (status != cudaSuccess)
     throw Error(str(at.file_name(), ":", at.line(), ": CUDA: ", cudaGetErrorString(status)));
 }

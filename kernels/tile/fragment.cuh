@@ -85,8 +85,9 @@ __device__ __forceinline__ void store(Tile& tile, int row, const Packed<kColumns
   const std::uint32_t first = tile.chunk(at, matrix / 2 * 8);
 #pragma unroll
   for (int s = 0; s < Packed<kColumns>::kSteps; ++s)
-    ptx::store_matrices((first ^ (s % 4 * 32u)) + static_cast<std::uint32_t>(s / 4) * Tile::kSlabBytes,
-                        from.a[s][0], from.a[s][1], from.a[s][2], from.a[s][3]);
+    ptx::store_matrices(
+        (first ^ (s % 4 * 32u)) + static_cast<std::uint32_t>(s / 4) * Tile::kSlabBytes,
+        from.a[s][0], from.a[s][1], from.a[s][2], from.a[s][3]);
 }
 
 }  // namespace tilefold::tile

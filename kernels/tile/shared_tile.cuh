@@ -28,7 +28,8 @@ struct alignas(1024) SharedTile {
 
   // Of the 16-byte chunk that holds (row, column).
   __device__ __forceinline__ std::uint32_t chunk(int row, int column) const {
-    return ptx::shared_address(bytes) + static_cast<std::uint32_t>(column / kSlabColumns) * kSlabBytes +
+    return ptx::shared_address(bytes) +
+           static_cast<std::uint32_t>(column / kSlabColumns) * kSlabBytes +
            static_cast<std::uint32_t>(row * 128 + (((column % kSlabColumns) / 8) ^ (row % 8)) * 16);
   }
 
@@ -37,7 +38,8 @@ struct alignas(1024) SharedTile {
   __device__ __forceinline__ std::uint64_t along_columns(int row, int step) const {
     return ptx::matrix_descriptor(
         ptx::shared_address(bytes) + static_cast<std::uint32_t>(row) * 128, 16,
-        static_cast<std::uint32_t>(step / 4) * kSlabBytes + static_cast<std::uint32_t>(step % 4 * 32));
+        static_cast<std::uint32_t>(step / 4) * kSlabBytes +
+            static_cast<std::uint32_t>(step % 4 * 32));
   }
 
   // As an operand whose k runs along the rows: rows 16 * step and on, columns from `column` (a
@@ -82,8 +84,9 @@ __device__ __forceinline__ void clear_rows(Tile& tile, int first) {
   __syncwarp();
 }
 
-// kThreads neighbouring threads: the first `count` rows and the first `columns` columns (a multiple of
-// 8) to rows of global memory `stride` elements apart. What the tile holds must be visible to all.
+// kThreads neighbouring threads: the first `count` rows and the first `columns` columns (a multiple
+// of 8) to rows of global memory `stride` elements apart. What the tile holds must be visible to
+// all.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void copy_rows(std::uint16_t* to, std::int64_t stride, const Tile& tile,
                                           int count, int columns) {

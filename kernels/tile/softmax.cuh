@@ -2,10 +2,10 @@
 //
 //   m' = max(m, max_j t_j)   p_j = 2^((t_j - m') c)   l' = l 2^((m - m') c) + sum_j p_j
 //
-// t are scores before the factor c = (scale) log2 e, which is above 0. A row that saw no key yet has
-// m = -inf, l = 0. (t - m) c as one multiply-add with m c rounded is off by |m c| 2^-24, the same for
-// all of a row's keys; beyond kFoldLimit the subtraction comes first, exact where it matters.
-// Milakov, Gimelshein (2018), arXiv 1805.02867.
+// t are scores before the factor c = (scale) log2 e, which is above 0. A row that saw no key yet
+// has m = -inf, l = 0. (t - m) c as one multiply-add with m c rounded is off by |m c| 2^-24, the
+// same for all of a row's keys; beyond kFoldLimit the subtraction comes first, exact where it
+// matters. Milakov, Gimelshein (2018), arXiv 1805.02867.
 #pragma once
 
 #include <cmath>

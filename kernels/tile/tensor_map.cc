@@ -17,8 +17,8 @@ using Encode = decltype(&cuTensorMapEncodeTiled);
 Encode find_encode() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                         cudaEnableDefault, &found));
+  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
+                                         &found));
   require(found == cudaDriverEntryPointSuccess && entry != nullptr,
           "the driver has no cuTensorMapEncodeTiled; a driver for CUDA 12 or later is needed");
   return reinterpret_cast<Encode>(entry);

@@ -16,8 +16,8 @@ struct CopyCheck {
 };
 CopyCheck can_copy(const ConstTensor& tensor);
 
-// Boxes of box_rows x 64 columns of one head, swizzled as SharedTile; columns from d on and rows from
-// seq on read as zero and are not written. REQUIRES: can_copy, f16 or bf16, box_rows <= 256.
+// Boxes of box_rows x 64 columns of one head, swizzled as SharedTile; columns from d on and rows
+// from seq on read as zero and are not written. REQUIRES: can_copy, f16 or bf16, box_rows <= 256.
 CUtensorMap make_tensor_map(const ConstTensor& tensor, int box_rows);
 
 }  // namespace tilefold::tile

@@ -12,6 +12,14 @@ std::unique_ptr<Device> open_device(std::string_view name, int ordinal, int thre
   throw UsageError(str("device '", name, "' is unknown; allowed: auto, cpu, cuda"));
 }
 
+std::unique_ptr<Device> open_model_device(std::string_view name, int ordinal, int threads) {
+  std::unique_ptr<Device> device = open_device(name, ordinal, threads);
+  if (device->has_all_ops()) return device;
+  if (name == "auto") return open_cpu_device(threads);
+  throw UsageError(str("device ", name, " (", device->info().name,
+                       ") runs attention alone in this build; allowed for models: cpu"));
+}
+
 DeviceInfo describe_device(std::string_view name) {
   if (name == "cpu") {
     DeviceInfo cpu;

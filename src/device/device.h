@@ -38,6 +38,8 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual const Backend& backend() const = 0;
+  // Whether each op of the table has a kernel here, so that a model can run.
+  virtual bool has_all_ops() const { return true; }
   virtual std::unique_ptr<Stream> make_stream() = 0;
 
   // Device memory; page aligned. Throws Error naming needed and free bytes.
@@ -74,6 +76,9 @@ std::string_view cuda_absence();
 
 // "cpu", "cuda", or "auto": the GPU when there is one.
 std::unique_ptr<Device> open_device(std::string_view name, int ordinal = 0, int threads = 0);
+// For a model: as open_device, but "auto" passes a GPU by whose kernels are not all there, and
+// "cuda" throws UsageError then.
+std::unique_ptr<Device> open_model_device(std::string_view name, int ordinal = 0, int threads = 0);
 // A described device for plans without one: "cpu", "h200". Throws UsageError with the known names.
 DeviceInfo describe_device(std::string_view name);
 

@@ -51,7 +51,7 @@ void run(const EvalCommand& options) {
   together(*comm, [&] {
     const CheckpointReader file(find_checkpoint(options.checkpoint));
     const Config config = config_of(file, options.set);
-    s.device = open_device(config.run.device, comm->local_rank(),
+    s.device = open_model_device(config.run.device, comm->local_rank(),
                            threads_of(config.run, comm->local_size()));
     s.stream = s.device->make_stream();
     s.data = open_dataset(config);

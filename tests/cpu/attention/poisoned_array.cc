@@ -6,7 +6,8 @@
 namespace tilefold::test {
 namespace {
 
-constexpr std::int64_t kMargin = 67;  // elements of NaN before and after an array; odd on purpose
+// Elements of NaN before and after an array; odd on purpose.
+std::int64_t margin_of(Layout layout) { return layout == Layout::aligned ? 64 : 67; }
 
 double load(const void* at, DType dtype, std::int64_t index) {
   switch (dtype) {
@@ -56,6 +57,11 @@ Shape strides_of(const Shape& s, Layout layout) {
       const std::int64_t head = s[3] + 3, row = s[2] * head + 5, batch = s[1] * row + 7;
       return {batch, row, head, 1};
     }
+    case Layout::aligned: {
+      const std::int64_t head = (s[3] + 7) / 8 * 8 + 8, row = s[2] * head + 8,
+                         batch = s[1] * row + 16;
+      return {batch, row, head, 1};
+    }
     case Layout::heads_outer: {
       const std::int64_t row = s[3] + 1, head = s[1] * row, batch = s[2] * head;
       return {batch, row, head, 1};
@@ -76,9 +82,10 @@ Array::Array(DType dtype, const Shape& shape, Layout layout) {
   const Shape strides = strides_of(s, layout);
   std::int64_t extent = 1;
   for (int i = 0; i < 4; ++i) extent += (std::max<std::int64_t>(s[i], 1) - 1) * strides[i];
-  elements_ = extent + 2 * kMargin;
+  margin_ = margin_of(layout);
+  elements_ = extent + 2 * margin_;
   memory_.assign(static_cast<std::size_t>((elements_ * size_of(dtype) + 7) / 8), ~std::uint64_t{0});
-  void* data = reinterpret_cast<char*>(memory_.data()) + kMargin * size_of(dtype);
+  void* data = reinterpret_cast<char*>(memory_.data()) + margin_ * size_of(dtype);
   view_ = Tensor(data, dtype, s, strides);
 }
 
@@ -100,7 +107,7 @@ bool Array::surroundings_untouched() const {
   const std::size_t size = static_cast<std::size_t>(size_of(view_.dtype));
   std::vector<std::uint64_t> copy = memory_;
   unsigned char* data =
-      reinterpret_cast<unsigned char*>(copy.data()) + kMargin * size_of(view_.dtype);
+      reinterpret_cast<unsigned char*>(copy.data()) + margin_ * size_of(view_.dtype);
   for_each_element(view_, [&](std::int64_t, std::int64_t at) {
     std::memset(data + at * size_of(view_.dtype), kPoison, size);
   });

@@ -1,5 +1,5 @@
-// The attention kernels as a C function over device pointers, so that compare.py can run them beside
-// PyTorch's in one process. Not part of the program.
+// The attention kernels as a C function over device pointers, so that compare.py can run them
+// beside PyTorch's in one process. Not part of the program.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -18,13 +18,13 @@ struct View {
 };
 
 struct Call {
-  View q, k, v, o, d_o, dq, dk, dv;      // [batch, seq, heads, d]
-  void *m, *l;                           // [batch, heads, seq_q]
-  void *cu_q, *cu_k;                     // int32, or null
+  View q, k, v, o, d_o, dq, dk, dv;  // [batch, seq, heads, d]
+  void *m, *l;                       // [batch, heads, seq_q]
+  void *cu_q, *cu_k;                 // int32, or null
   std::int64_t documents, max_q, max_k;
   void* workspace;
   std::int64_t workspace_bytes, window_left, window_right;
-  float scale, softcap;                  // scale 0: the default
+  float scale, softcap;                        // scale 0: the default
   int dtype, causal, deterministic, backward;  // dtype 0: bf16, 1: f16
   void* stream;
 };
@@ -34,7 +34,8 @@ const char* tilefold_last_error() { return problem_text.c_str(); }
 
 static Tensor tensor(const View& v, DType dtype) {
   const Shape shape{v.shape[0], v.shape[1], v.shape[2], v.shape[3]};
-  return Tensor(v.data, dtype, shape, Shape{v.strides[0], v.strides[1], v.strides[2], v.strides[3]});
+  return Tensor(v.data, dtype, shape,
+                Shape{v.strides[0], v.strides[1], v.strides[2], v.strides[3]});
 }
 
 static AttentionOptions options(const Call& c) {

@@ -1,10 +1,13 @@
-// What the Hopper kernels can run and need: in every build, with or without CUDA.
+// What the CUDA kernels can run and need: in every build, with or without CUDA.
 #include "base/error.h"
 #include "kernels/attention/hopper.h"
 #include "kernels/attention/hopper_tiles.h"
 #include "kernels/attention/hopper_workspace.h"
+#include "kernels/attention/plain.h"
 
 namespace tilefold::attention {
+
+constexpr std::int64_t kLongest = 1ll << 30;  // positions are 32-bit in the kernels
 
 std::string hopper_refusal(const AttentionProblem& p, int compute_capability) {
   if (compute_capability != 90)
@@ -16,7 +19,6 @@ std::string hopper_refusal(const AttentionProblem& p, int compute_capability) {
   const std::int64_t widest = p.backward ? 128 : 256;
   if (p.d > widest) return str("d is ", p.d, "; allowed: up to ", widest);
   if (p.options.dropout.p != 0) return str("dropout is ", p.options.dropout.p, "; allowed: 0");
-  constexpr std::int64_t kLongest = 1ll << 30;  // positions are 32-bit in the kernels
   if (p.seq_q > kLongest || p.seq_k > kLongest)
     return str("seq_q is ", p.seq_q, ", seq_k ", p.seq_k, "; allowed: up to 2^30");
   return {};
@@ -24,6 +26,16 @@ std::string hopper_refusal(const AttentionProblem& p, int compute_capability) {
 
 std::int64_t hopper_workspace(const AttentionProblem& p) {
   return p.backward ? BackwardWorkspace(p).bytes : kForwardWorkspace;
+}
+
+const char* plain_refusal(const AttentionProblem& p) {
+  if (p.seq_q > kLongest || p.seq_k > kLongest)
+    return "seq_q or seq_k is above 2^30, which positions in the kernels are not made for";
+  return "";
+}
+
+std::int64_t plain_workspace(const AttentionProblem& p) {
+  return p.backward ? p.batch * p.heads * p.seq_q * 4 : 0;
 }
 
 }  // namespace tilefold::attention
