@@ -10,19 +10,6 @@
 namespace tilefold {
 namespace {
 
-double epsilon_of(DType dtype) {
-  switch (dtype) {
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::f16:
-      return 0x1p-11;
-    case DType::f64:
-      return 0x1p-53;
-    default:
-      return 0x1p-24;
-  }
-}
-
 template <class T>
 LayerAgreement compare(const std::vector<T>& m0, const std::vector<T>& l0, const std::vector<T>& m1,
                        const std::vector<T>& l1, double tolerance) {
@@ -120,7 +107,7 @@ std::vector<LayerAgreement> verify_checkpoint(const CheckpointReader& file,
   run.model->evaluate(ctx, arena, batch);
 
   std::vector<LayerAgreement> out;
-  const double eps = epsilon_of(config.model.dtype);
+  const double eps = unit_roundoff(config.model.dtype);
   for (const auto& [m_id, l_id] : run.model->eval_row_constants()) {
     const int layer = static_cast<int>(out.size());
     const Tensor m = arena.tensor(m_id), l = arena.tensor(l_id);

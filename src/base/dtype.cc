@@ -35,4 +35,20 @@ DType parse_dtype(std::string_view name) {
   throw UsageError(str("dtype '", name, "' is unknown; allowed: f32, bf16, f16, f64"));
 }
 
+double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return 0x1p-24;
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::f16:
+      return 0x1p-11;
+    case DType::f64:
+      return 0x1p-53;
+    default:
+      expect(false, "an integer dtype has no roundoff");
+      return 0;
+  }
+}
+
 }  // namespace tilefold

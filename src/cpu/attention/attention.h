@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/float_types.h"
 #include "contract/attention.h"
 #include "cpu/stream.h"
 #include "kernels/attention/select.h"
@@ -21,22 +22,5 @@ void split_forward(ThreadPool& pool, const AttentionForward& args, const Attenti
 void decode_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice);
 void tiled_backward(ThreadPool& pool, const AttentionBackward& args, const AttentionChoice& choice,
                     AttentionTrace* trace = nullptr);
-
-// Calls f with a value of the storage type; f32, bf16, f16 or f64.
-template <class F>
-void with_storage_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f32:
-      return f(float{});
-    case DType::bf16:
-      return f(bf16{});
-    case DType::f16:
-      return f(f16{});
-    case DType::f64:
-      return f(double{});
-    default:
-      expect(false, "attention: dtype");
-  }
-}
 
 }  // namespace tilefold::cpu

@@ -115,8 +115,7 @@ class Decode {
 }  // namespace
 
 void decode_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice) {
-  with_storage_type(args.q.dtype,
-                    [&](auto type) { Decode<decltype(type)>(pool, args, choice).run(); });
+  for_float_dtype(args.q.dtype, [&]<class T>(Type<T>) { Decode<T>(pool, args, choice).run(); });
 }
 
 }  // namespace tilefold::cpu

@@ -45,7 +45,7 @@ void forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoi
 }  // namespace
 
 void split_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice) {
-  with_storage_type(args.q.dtype, [&](auto type) { forward<decltype(type)>(pool, args, choice); });
+  for_float_dtype(args.q.dtype, [&]<class T>(Type<T>) { forward<T>(pool, args, choice); });
 }
 
 }  // namespace tilefold::cpu

@@ -282,8 +282,8 @@ class Backward {
 
 void tiled_backward(ThreadPool& pool, const AttentionBackward& args, const AttentionChoice& choice,
                     AttentionTrace* trace) {
-  with_storage_type(args.q.dtype, [&](auto type) {
-    const Backward<decltype(type)> backward(args, choice, pool.threads());
+  for_float_dtype(args.q.dtype, [&]<class T>(Type<T>) {
+    const Backward<T> backward(args, choice, pool.threads());
     pool.parallel_for(backward.units(),
                       [&](std::int64_t unit, int) { backward.zero_unseen(unit); });
     pool.parallel_for(backward.items(), [&](std::int64_t item, int worker) {

@@ -44,8 +44,7 @@ void forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoi
 
 void tiled_forward(ThreadPool& pool, const AttentionForward& args, const AttentionChoice& choice,
                    AttentionTrace* trace) {
-  with_storage_type(args.q.dtype,
-                    [&](auto type) { forward<decltype(type)>(pool, args, choice, trace); });
+  for_float_dtype(args.q.dtype, [&]<class T>(Type<T>) { forward<T>(pool, args, choice, trace); });
 }
 
 }  // namespace tilefold::cpu

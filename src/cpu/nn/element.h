@@ -13,32 +13,11 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/float_types.h"
 #include "base/parallel.h"
 #include "contract/workspace.h"
 
 namespace tilefold::cpu {
-
-template <class T>
-struct Type {
-  using type = T;
-};
-
-// body(Type<T>{}) with T the element type of a floating dtype.
-template <class Body>
-void for_float_dtype(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::f32:
-      return body(Type<float>{});
-    case DType::f64:
-      return body(Type<double>{});
-    case DType::bf16:
-      return body(Type<bf16>{});
-    case DType::f16:
-      return body(Type<f16>{});
-    default:
-      expect(false, "an integer dtype where a floating one was checked for");
-  }
-}
 
 // body(Type<R>{}) with R what may stand beside elements T: T itself or float32 (the residual
 // stream, a linear layer's output).

@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "base/float_types.h"
+
 namespace tilefold::cpu::reference {
 namespace {
 
@@ -301,23 +303,6 @@ void backward(const AttentionBackward& args, std::int64_t b, std::int64_t g,
   for_each_document(args, document, rest);
 }
 
-// Calls f with a value of the storage type.
-template <class F>
-void with_storage_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f32:
-      return f(float{});
-    case DType::bf16:
-      return f(bf16{});
-    case DType::f16:
-      return f(f16{});
-    case DType::f64:
-      return f(double{});
-    default:
-      expect(false, "reference attention: dtype");
-  }
-}
-
 template <class Args, class Head>
 void all_heads(const Args& args, Head&& head) {
   const AttentionProblem problem = problem_of(args);
@@ -331,23 +316,20 @@ void all_heads(const Args& args, Head&& head) {
 
 std::int64_t attention_scratch(const AttentionProblem& problem) {
   std::int64_t bytes = 0;
-  with_storage_type(problem.dtype,
-                    [&](auto type) { bytes = Scratch<decltype(type)>::bytes(problem); });
+  for_float_dtype(problem.dtype, [&]<class T>(Type<T>) { bytes = Scratch<T>::bytes(problem); });
   return (bytes + 7) / 8 * 8;
 }
 
 void attention_forward(const AttentionForward& args, std::int64_t batch, std::int64_t kv_head,
                        std::span<std::byte> scratch, Terms terms) {
-  with_storage_type(args.q.dtype, [&](auto type) {
-    forward<decltype(type)>(args, batch, kv_head, scratch, terms);
-  });
+  for_float_dtype(args.q.dtype,
+                  [&]<class T>(Type<T>) { forward<T>(args, batch, kv_head, scratch, terms); });
 }
 
 void attention_backward(const AttentionBackward& args, std::int64_t batch, std::int64_t kv_head,
                         std::span<std::byte> scratch, Terms terms) {
-  with_storage_type(args.q.dtype, [&](auto type) {
-    backward<decltype(type)>(args, batch, kv_head, scratch, terms);
-  });
+  for_float_dtype(args.q.dtype,
+                  [&]<class T>(Type<T>) { backward<T>(args, batch, kv_head, scratch, terms); });
 }
 
 void attention_forward(const AttentionForward& args, Terms terms) {

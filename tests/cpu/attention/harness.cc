@@ -21,19 +21,6 @@ Layout turned(Layout layout, int by) {
   return static_cast<Layout>((static_cast<int>(layout) + by) % 3);
 }
 
-double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return 0x1p-24;
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::f16:
-      return 0x1p-11;
-    default:
-      return 0x1p-53;
-  }
-}
-
 AttentionOptions options_of(const Problem& p) {
   AttentionOptions options = p.options;
   options.dropout.p = static_cast<float>(p.dropout);

@@ -123,20 +123,6 @@ inline Values rounded(DType dtype, const Values& values) {
   return Array(dtype, {static_cast<std::int64_t>(values.size())}, values).values();
 }
 
-// Half the distance between 1 and the next number: the relative error of one rounding.
-inline double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::bf16:
-      return 0x1p-8;
-    case DType::f16:
-      return 0x1p-11;
-    case DType::f64:
-      return 0x1p-53;
-    default:
-      return 0x1p-24;
-  }
-}
-
 // The error of storing `value` once; f16 has numbers only every 2^-24 near 0.
 inline double storage_error(DType dtype, double value) {
   return 1.01 * unit_roundoff(dtype) * std::abs(value) + (dtype == DType::f16 ? 0x1p-25 : 1e-37);
