@@ -19,6 +19,28 @@ std::string directory_of(const std::string& path) {
   return directory.empty() ? "." : directory;
 }
 
+// The file that is to be replaced: a link's target, not the link. What is no file (a device, a
+// pipe) would be gone after the rename.
+std::string target_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  require(!fs::exists(status) || fs::is_regular_file(status), "cannot write ", path,
+          ": it is there and no regular file");
+  if (!fs::is_symlink(fs::symlink_status(path, error))) return path;
+  const fs::path target = fs::weakly_canonical(path, error);
+  return error ? path : target.string();
+}
+
+// NAME.PID.partial: other people's files may end alike.
+bool is_temporary(std::string_view name) {
+  if (!name.ends_with(kTemporarySuffix)) return false;
+  name.remove_suffix(kTemporarySuffix.size());
+  const std::size_t dot = name.rfind('.');
+  return dot != std::string_view::npos && dot > 0 && dot + 1 < name.size() &&
+         name.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
+}
+
 // A write beyond RLIMIT_FSIZE sends SIGXFSZ, which would end the process where an error is due.
 class IgnoreSizeLimitSignal {
  public:
@@ -35,7 +57,7 @@ class IgnoreSizeLimitSignal {
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::string path) : path_(target_of(path)) {
   temporary_ = str(path_, ".", getpid(), kTemporarySuffix);
   file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   require(file_ >= 0, "cannot write ", path_, ": ", std::strerror(errno), " (", temporary_, ")");
@@ -95,8 +117,8 @@ void write_file_atomically(const std::string& path, std::string_view text) {
 void remove_temporaries(const std::string& directory) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(kTemporarySuffix)) std::filesystem::remove(entry.path(), ignored);
+    if (is_temporary(entry.path().filename().string()))
+      std::filesystem::remove(entry.path(), ignored);
   }
 }
 

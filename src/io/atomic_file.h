@@ -1,9 +1,11 @@
 // A file that appears whole or not at all: bytes go to a temporary name in the same directory;
 // commit() makes them durable (fsync), renames, and makes the name durable (fsync of the
-// directory). Until then, and when anything fails, a file that was there before stays as it was.
+// directory). Until then, and when anything fails, a file that was there before stays as it was. A
+// link stays, and its target is replaced; a device, pipe or directory is refused.
 //
-// Temporary names end in kTemporarySuffix; readers of a directory ignore them. A process that dies
-// leaves one behind, and remove_temporaries() sweeps them up.
+// Temporary names are NAME.PID and kTemporarySuffix; readers of a directory ignore them. A process
+// that dies leaves one behind, and remove_temporaries() sweeps them up when the directory is next
+// opened for writing.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +21,7 @@ constexpr std::string_view kTemporarySuffix = ".partial";
 // Not thread-safe.
 class AtomicFile {
  public:
-  // Throws Error naming path and reason when the directory cannot be written.
+  // Throws Error naming path and reason when it cannot be written there.
   explicit AtomicFile(std::string path);
   ~AtomicFile();  // removes the temporary file unless committed
   AtomicFile(const AtomicFile&) = delete;

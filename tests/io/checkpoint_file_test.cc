@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <numeric>
@@ -189,8 +190,27 @@ TEST_CASE("killed at any time while saving, an old or new checkpoint is whole") 
   }
   CHECK(killed == 100);
   CHECK(leftovers > 0);  // some were killed in the middle
+  for (const char* name : {"mine.partial", ".5.partial", "x.7a.partial"})
+    write_bytes(scratch.path(name), "not ours");
   remove_temporaries(scratch.directory());
-  CHECK(std::distance(std::filesystem::directory_iterator(scratch.directory()), {}) == 1);
+  CHECK(std::distance(std::filesystem::directory_iterator(scratch.directory()), {}) == 1 + 3);
+}
+
+TEST_CASE("what is no regular file is not replaced, and a link's target is") {
+  const Scratch scratch;
+  REQUIRE(mkfifo(scratch.path("pipe").c_str(), 0600) == 0);
+  for (const std::string& path :
+       {std::string("/dev/null"), scratch.path("pipe"), scratch.directory()}) {
+    const auto before = std::filesystem::status(path).type();
+    CHECK(error_of([&] { write_file_atomically(path, "x"); }).find("no regular file") !=
+          std::string::npos);
+    CHECK(std::filesystem::status(path).type() == before);
+  }
+  write_bytes(scratch.path("file"), "old");
+  std::filesystem::create_symlink("file", scratch.path("link"));
+  write_file_atomically(scratch.path("link"), "new");
+  CHECK(read_bytes(scratch.path("file")) == "new");
+  CHECK(std::filesystem::is_symlink(scratch.path("link")));
 }
 
 TEST_CASE("checkpoints are listed by number, newest first") {
