@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "io/yaml.h"
 #include "trainer/config_schema.h"
 
@@ -59,20 +62,38 @@ std::string place(const std::string& origin, int line) {
   return line > 0 ? str(origin, ":", line) : origin;
 }
 
-void read_key(Config& config, const std::string& section, const std::string& name,
-              const YamlNode& node, const std::string& at) {
-  for (const ConfigKey& key : config_keys()) {
-    if (key.section != section || key.name != name) continue;
-    if (!key.read(config, node))
-      throw UsageError(str(at, ": ", key.path(), " is ", shown(node), "; allowed: ", key.allowed,
-                           " (", key.type, ")"));
-    return;
-  }
+// A config that is being read, and where each key that was given stands.
+struct Reading {
+  Config config;
+  std::map<std::string, std::string> places;  // "train.lr" -> "c.yaml:7" or "--set train.lr=1"
+};
+
+const ConfigKey& find_key(const std::string& section, const std::string& name,
+                          const std::string& at) {
+  for (const ConfigKey& key : config_keys())
+    if (key.section == section && key.name == name) return key;
   throw UsageError(str(at, ": unknown key ", section, ".", name, "; the nearest one is ",
                        nearest_key(section, name), " (tilefold --help-config lists all)"));
 }
 
-void read_tree(Config& config, const YamlNode& root, const std::string& origin) {
+void read_key(Reading& to, const ConfigKey& key, const YamlNode& node, const std::string& at) {
+  if (!key.read(to.config, node))
+    throw UsageError(str(at, ": ", key.path(), " is ", shown(node), "; allowed: ", key.allowed,
+                         " (", key.type, ")"));
+  to.places[key.path()] = at;
+  ++to.config.keys_read;
+}
+
+std::string nearest_section(const std::string& name) {
+  const auto& known = config_sections();
+  return std::min_element(known.begin(), known.end(),
+                          [&](const auto& a, const auto& b) {
+                            return distance(name, a.first) < distance(name, b.first);
+                          })
+      ->first;
+}
+
+void read_tree(Reading& to, const YamlNode& root, const std::string& origin) {
   if (root.type == YamlNode::Type::null) return;  // an empty file: all defaults
   if (root.type != YamlNode::Type::mapping)
     throw UsageError(str(place(origin, root.line),
@@ -89,32 +110,43 @@ void read_tree(Config& config, const YamlNode& root, const std::string& origin) 
       const ConfigKey* key = nullptr;
       for (const ConfigKey& k : config_keys())
         if (k.name == section.key) key = &k;
-      throw UsageError(str(at, ": unknown section ", section.key,
-                           key ? str("; did you mean ", key->path()) : "", "; allowed: ", names));
+      throw UsageError(str(at, ": unknown section ", section.key, "; did you mean ",
+                           key ? key->path() : nearest_section(section.key), "; allowed: ", names));
     }
     if (section.value.type == YamlNode::Type::null) continue;
     if (section.value.type != YamlNode::Type::mapping)
       throw UsageError(str(at, ": ", section.key, " is ", shown(section.value),
                            "; allowed: a mapping of keys (tilefold --help-config lists them)"));
-    for (const YamlNode::Member& member : section.value.members)
-      read_key(config, section.key, member.key, member.value, place(origin, member.line));
+    for (const YamlNode::Member& member : section.value.members) {
+      const std::string there = place(origin, member.line);
+      read_key(to, find_key(section.key, member.key, there), member.value, there);
+    }
   }
 }
 
 // a.b=c
-void read_override(Config& config, const std::string& override_text) {
+void read_override(Reading& to, const std::string& override_text) {
+  const std::string at = "--set " + override_text;
   const std::size_t equals = override_text.find('='), dot = override_text.find('.');
   if (equals == std::string::npos || dot == std::string::npos || dot > equals)
-    throw UsageError(str("--set ", override_text, ": allowed: SECTION.KEY=VALUE"));
-  const std::string section = override_text.substr(0, dot);
-  const std::string name = override_text.substr(dot + 1, equals - dot - 1);
-  const YamlNode value = parse_yaml(override_text.substr(equals + 1), "--set " + override_text);
-  YamlNode text = value;
-  if (value.type == YamlNode::Type::null) {  // data.val_path= : the empty text
-    text.type = YamlNode::Type::scalar;
-    text.text.clear();
+    throw UsageError(at + ": allowed: SECTION.KEY=VALUE");
+  const ConfigKey& key =
+      find_key(override_text.substr(0, dot), override_text.substr(dot + 1, equals - dot - 1), at);
+  const std::string value = override_text.substr(equals + 1);
+  for (std::size_t i = 0; i < value.size();) {
+    const std::size_t bytes = utf8_character(std::string_view(value).substr(i)).bytes;
+    if (bytes == 0) throw UsageError(str(at, ": byte ", i, " of the value; allowed: UTF-8"));
+    i += bytes;
   }
-  read_key(config, section, name, text, "--set " + override_text);
+  YamlNode node;
+  // A text stands for itself, '#', ':' and brackets too, unless it is quoted.
+  const bool as_it_is = key.type == "text" && !value.starts_with('"') && !value.starts_with('\'');
+  if (!as_it_is) node = parse_yaml(value, at);
+  if (as_it_is || node.type == YamlNode::Type::null) {  // train.steps= : an empty text
+    node.type = YamlNode::Type::scalar;
+    node.text = as_it_is ? value : "";
+  }
+  read_key(to, key, node, at);
 }
 
 void fill_in(Config& c) {
@@ -125,54 +157,78 @@ void fill_in(Config& c) {
     m.ffn_width = m.style == ModelStyle::gpt2 ? 4 * m.width : (8 * m.width / 3 + 63) / 64 * 64;
 }
 
-void check_model(const ModelConfig& m, const std::string& origin) {
-  auto refuse_unless = [&](bool ok, const auto&... parts) {
-    if (!ok) throw UsageError(str(origin, ": ", parts...));
-  };
-  refuse_unless(m.width % m.heads == 0, "model.width is ", m.width, " and model.heads ", m.heads,
-                "; allowed: heads that divide width");
+// What no key alone can be blamed for. Messages begin with the first key that was given.
+class Checks {
+ public:
+  Checks(const Reading& reading, std::string origin)
+      : reading_(reading), origin_(std::move(origin)) {}
+
+  void model() const;
+  void others() const;
+
+ private:
+  template <class... Parts>
+  void refuse_unless(bool ok, std::initializer_list<const char*> keys,
+                     const Parts&... parts) const {
+    if (ok) return;
+    for (const char* key : keys)
+      if (const auto at = reading_.places.find(key); at != reading_.places.end())
+        throw UsageError(str(at->second, ": ", parts...));
+    throw UsageError(str(origin_, ": ", parts...));
+  }
+
+  const Reading& reading_;
+  std::string origin_;
+};
+
+void Checks::model() const {
+  const ModelConfig& m = reading_.config.model;
+  refuse_unless(m.width % m.heads == 0, {"model.heads", "model.width"}, "model.width is ", m.width,
+                " and model.heads ", m.heads, "; allowed: heads that divide width");
   const std::int64_t d = m.width / m.heads;
-  refuse_unless(d <= 256, "model.width / model.heads, the head width, is ", d,
-                "; allowed: 1 to 256");
-  refuse_unless(m.heads % m.kv_heads == 0, "model.kv_heads is ", m.kv_heads, " and model.heads ",
-                m.heads, "; allowed: kv_heads that divide heads");
+  refuse_unless(d <= 256, {"model.heads", "model.width"},
+                "model.width / model.heads, the head width, is ", d, "; allowed: 1 to 256");
+  refuse_unless(m.heads % m.kv_heads == 0, {"model.kv_heads", "model.heads"}, "model.kv_heads is ",
+                m.kv_heads, " and model.heads ", m.heads, "; allowed: kv_heads that divide heads");
   const bool llama = m.style == ModelStyle::llama;
-  refuse_unless(!llama || d % 2 == 0, "model.width / model.heads, the head width, is ", d,
+  refuse_unless(!llama || d % 2 == 0, {"model.heads", "model.width"},
+                "model.width / model.heads, the head width, is ", d,
                 "; rotary positions pair its columns, allowed: an even number");
-  refuse_unless(!llama || m.dropout == 0, "model.dropout is ", m.dropout,
+  refuse_unless(!llama || m.dropout == 0, {"model.dropout"}, "model.dropout is ", m.dropout,
                 "; model.style llama has none, allowed: 0 (or style gpt2)");
-  refuse_unless(!llama || !m.bias,
-                "model.bias is true; model.style llama has none, allowed: false "
-                "(or style gpt2)");
-  refuse_unless((m.dtype == DType::f64) == (m.residual_dtype == DType::f64), "model.dtype is ",
-                name_of(m.dtype), " and model.residual_dtype ", name_of(m.residual_dtype),
+  refuse_unless(!llama || !m.bias, {"model.bias"},
+                "model.bias is true; model.style llama has none, allowed: false (or style gpt2)");
+  refuse_unless((m.dtype == DType::f64) == (m.residual_dtype == DType::f64),
+                {"model.dtype", "model.residual_dtype"}, "model.dtype is ", name_of(m.dtype),
+                " and model.residual_dtype ", name_of(m.residual_dtype),
                 "; f64 goes with f64 only");
-  refuse_unless(m.dtype != DType::f32 || m.residual_dtype == DType::f32, "model.residual_dtype is ",
-                name_of(m.residual_dtype), " and model.dtype f32; allowed: f32");
+  refuse_unless(m.dtype != DType::f32 || m.residual_dtype == DType::f32, {"model.residual_dtype"},
+                "model.residual_dtype is ", name_of(m.residual_dtype),
+                " and model.dtype f32; allowed: f32");
 }
 
-void check(const Config& c, const std::string& origin) {
-  auto refuse_unless = [&](bool ok, const auto&... parts) {
-    if (!ok) throw UsageError(str(origin, ": ", parts...));
-  };
-  check_model(c.model, origin);
+void Checks::others() const {
+  const Config& c = reading_.config;
   const TrainConfig& t = c.train;
+  refuse_unless(!c.run.name.empty() && c.run.name.find('/') == std::string::npos, {"run.name"},
+                "run.name is '", c.run.name,
+                "'; allowed: a name without slashes (run.out takes a directory)");
   const std::int64_t micro = std::min(t.micro_batch, t.global_batch);
-  refuse_unless(t.global_batch % micro == 0, "train.global_batch is ", t.global_batch,
-                " and train.micro_batch ", t.micro_batch,
+  refuse_unless(t.global_batch % micro == 0, {"train.micro_batch", "train.global_batch"},
+                "train.global_batch is ", t.global_batch, " and train.micro_batch ", t.micro_batch,
                 "; allowed: a micro_batch that divides global_batch");
-  refuse_unless(t.warmup_steps <= t.steps, "train.warmup_steps is ", t.warmup_steps,
-                " and train.steps ", t.steps, "; allowed: 0 to steps");
-  refuse_unless(t.min_lr <= t.lr, "train.min_lr is ", t.min_lr, " and train.lr ", t.lr,
-                "; allowed: 0 to lr");
+  refuse_unless(t.warmup_steps <= t.steps, {"train.warmup_steps", "train.steps"},
+                "train.warmup_steps is ", t.warmup_steps, " and train.steps ", t.steps,
+                "; allowed: 0 to steps");
+  refuse_unless(t.min_lr <= t.lr, {"train.min_lr", "train.lr"}, "train.min_lr is ", t.min_lr,
+                " and train.lr ", t.lr, "; allowed: 0 to lr");
   const bool file = c.data.kind == DataKind::text || c.data.kind == DataKind::tokens;
-  refuse_unless(!file || !c.data.path.empty(), "data.path is empty; data.kind ",
-                c.data.kind == DataKind::text ? "text" : "tokens",
+  refuse_unless(!file || !c.data.path.empty(), {"data.path", "data.kind"},
+                "data.path is empty; data.kind ", c.data.kind == DataKind::text ? "text" : "tokens",
                 " needs a file: set it, or give --set data.path=FILE");
-  refuse_unless(
-      !c.parallel.shard_optimizer,
-      "parallel.shard_optimizer is true; every rank keeps the whole optimizer state on the "
-      "CPU, allowed: false");
+  refuse_unless(!c.parallel.shard_optimizer, {"parallel.shard_optimizer"},
+                "parallel.shard_optimizer is true; every rank keeps the whole optimizer state on "
+                "the CPU, allowed: false");
 }
 
 std::string type_and_default(const ConfigKey& key) {
@@ -183,16 +239,23 @@ std::string type_and_default(const ConfigKey& key) {
 
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides) {
-  Config config;
-  read_tree(config, parse_yaml(text, origin), origin);
-  for (const std::string& override_text : overrides) read_override(config, override_text);
-  fill_in(config);
-  check(config, overrides.empty() ? origin : origin + " with --set");
-  return config;
+  Reading reading;
+  read_tree(reading, parse_yaml(text, origin), origin);
+  for (const std::string& override_text : overrides) read_override(reading, override_text);
+  fill_in(reading.config);
+  const Checks checks(reading, origin);
+  checks.model();
+  checks.others();
+  return reading.config;
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
   return parse_config(read_text(path), path, overrides);
+}
+
+std::string keys_read_text(const std::string& path, const Config& config) {
+  return str(path, ": ", config.keys_read, config.keys_read == 1 ? " key" : " keys",
+             " read, those of --set among them\n");
 }
 
 std::string to_yaml(const Config& config) {
@@ -217,7 +280,7 @@ std::string config_help() {
   return out + "\nAny key can be given on the command line: --set model.context=4096\n";
 }
 
-std::int64_t parse_bytes(const std::string& text, const std::string& what) {
+std::optional<std::int64_t> parse_size(const std::string& text) {
   struct Unit {
     const char* name;
     double bytes;
@@ -242,10 +305,13 @@ std::int64_t parse_bytes(const std::string& text, const std::string& what) {
     break;
   }
   const auto value = parse_number(digits);
-  if (!value || *value <= 0 || *value * unit >= 0x1p62 || *value * unit < 1)
-    throw UsageError(
-        str(what, " is ", text, "; allowed: a size above 0: 24GB, 2GiB, 512MiB, bytes"));
+  if (!value || *value <= 0 || *value * unit >= 0x1p62 || *value * unit < 1) return {};
   return static_cast<std::int64_t>(*value * unit);
+}
+
+std::int64_t parse_bytes(const std::string& text, const std::string& what) {
+  if (const auto bytes = parse_size(text)) return *bytes;
+  throw UsageError(str(what, " is ", text, "; allowed: a size above 0: 24GB, 2GiB, 512MiB, bytes"));
 }
 
 }  // namespace tilefold

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,7 @@ struct Config {
   MemoryConfig memory;
   CheckpointConfig checkpoint;
   ParallelConfig parallel;
+  std::int64_t keys_read = 0;  // no setting: how many of them a file and --set gave
 };
 
 // Reads a YAML file, applies --set overrides ("a.b=c") and checks everything; throws UsageError
@@ -116,12 +118,16 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
 // As load_config, from text (a checkpoint's).
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides);
+// "c.yaml: 17 keys read": beside the resolved config it shows that nothing of a file was dropped.
+std::string keys_read_text(const std::string& path, const Config& config);
 // The resolved config as YAML; parse_config of it gives the same config.
 std::string to_yaml(const Config& config);
 // Every key: type, default, allowed, meaning.
 std::string config_help();
 
-// "24GB" (1e9), "2GiB" (2^30), "512MiB", plain bytes. Throws UsageError that begins with `what`.
+// "24GB" (1e9), "2GiB" (2^30), "512MiB", plain bytes; nothing if it is no size above 0.
+std::optional<std::int64_t> parse_size(const std::string& text);
+// The same; throws UsageError that begins with `what`.
 std::int64_t parse_bytes(const std::string& text, const std::string& what);
 
 }  // namespace tilefold

@@ -1,6 +1,7 @@
 #include "trainer/config_schema.h"
 
 #include <charconv>
+#include <cstdio>
 #include <limits>
 
 #include "base/error.h"
@@ -21,10 +22,13 @@ std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if (c == '\n')
-      out += "\\n";
-    else
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned>(c));
+      out += code;
+    } else {
       out += c;
+    }
   }
   return out + '"';
 }
@@ -153,6 +157,7 @@ ConfigKey window_key() {
           "keys a query sees before itself; the right limit is 0, for the trainer is causal",
           [](Config& c, const YamlNode& node) {
             if (node.type != YamlNode::Type::sequence || node.items.size() != 2) return false;
+            if (!plain(node.items[0]) || !plain(node.items[1])) return false;
             const auto left = parse_integer(node.items[0].text);
             const auto right = parse_integer(node.items[1].text);
             if (!left || !right || *left < -1 || *right != 0) return false;
@@ -172,8 +177,9 @@ ConfigKey limit_key() {
           "a run whose plan is larger is refused at the start; auto: what is available",
           [](Config& c, const YamlNode& node) {
             if (node.type != YamlNode::Type::scalar) return false;
-            c.memory.limit = node.text == "auto" ? 0 : parse_bytes(node.text, "memory.limit");
-            return node.text == "auto" || c.memory.limit > 0;
+            const auto bytes = node.text == "auto" ? 0 : parse_size(node.text);
+            if (bytes) c.memory.limit = *bytes;
+            return bytes.has_value();
           },
           [](const Config& c) {
             return c.memory.limit == 0 ? std::string("auto") : std::to_string(c.memory.limit);
@@ -183,12 +189,16 @@ ConfigKey limit_key() {
 bool positive(double x) { return x > 0; }
 bool not_negative(double x) { return x >= 0; }
 bool fraction(double x) { return x >= 0 && x < 1; }
+// What becomes a float32 on its way: neither 0 nor infinite there.
+bool single(double x) { return x >= 1e-30 && x <= 1e30; }
+bool single_or_zero(double x) { return x == 0 || single(x); }
+constexpr char kSingle[] = "1e-30 to 1e30", kSingleOrZero[] = "0, or 1e-30 to 1e30";
 
 std::vector<ConfigKey> run_keys() {
   using R = RunConfig;
   const auto run = &Config::run;
   return {
-      text("run", "name", At{run, &R::name}, "any", "names the run"),
+      text("run", "name", At{run, &R::name}, "no slashes", "names the run"),
       text("run", "out", At{run, &R::out}, "any", "directory it writes to; empty: runs/NAME"),
       integer("run", "seed", At{run, &R::seed}, 0, kMost, "of weights, data order and dropout"),
       word("run", "device", At{run, &R::device},
@@ -229,12 +239,12 @@ std::vector<ConfigKey> model_keys() {
       truth("model", "bias", At{model, &M::bias}, "linear layers and norms have biases (gpt2)"),
       number("model", "dropout", At{model, &M::dropout}, fraction, "0 or more, below 1",
              "of embedding, attention and residual branches (gpt2)"),
-      number("model", "norm_eps", At{model, &M::norm_eps}, positive, "above 0",
+      number("model", "norm_eps", At{model, &M::norm_eps}, single, kSingle,
              "added to the variance in norms"),
-      number("model", "rope_base", At{model, &M::rope_base}, positive, "above 0",
+      number("model", "rope_base", At{model, &M::rope_base}, single, kSingle,
              "base of the rotary angles (llama)"),
       number(
-          "model", "init_deviation", At{model, &M::init_deviation}, positive, "above 0",
+          "model", "init_deviation", At{model, &M::init_deviation}, single, kSingle,
           "of matrices at the start, less into the residual; narrow models learn sooner from more"),
   };
 }
@@ -250,7 +260,7 @@ std::vector<ConfigKey> attention_keys() {
       word("attention", "strategy", At{attention, &A::strategy}, strategies,
            "auto: by shape from the measured table; naive stores the n x n scores"),
       window_key(),
-      number("attention", "softcap", At{attention, &A::softcap}, not_negative, "0 or more",
+      number("attention", "softcap", At{attention, &A::softcap}, single_or_zero, kSingleOrZero,
              "scores become softcap tanh(score / softcap); 0: none"),
       truth("attention", "deterministic", At{attention, &A::deterministic},
             "same bits on every run; false allows a faster order of sums"),
@@ -298,7 +308,7 @@ std::vector<ConfigKey> train_keys() {
       integer("train", "steps", At{train, &T::steps}, 1, kMost, "updates"),
       integer("train", "global_batch", At{train, &T::global_batch}, 1, 1 << 30,
               "sequences an update, over all ranks"),
-      integer("train", "micro_batch", At{train, &T::micro_batch}, 1, 1 << 30,
+      integer("train", "micro_batch", At{train, &T::micro_batch}, 1, 1 << 20,
               "sequences a forward, each rank"),
       number("train", "lr", At{train, &T::lr}, positive, "above 0", "largest learning rate"),
       number("train", "min_lr", At{train, &T::min_lr}, not_negative, "0 to lr",

@@ -3,11 +3,11 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "base/error.h"
 
@@ -19,9 +19,14 @@ namespace {
 }
 
 // Depth of nesting as an upper bound, from the text alone: open brackets plus block indents, quotes
-// and comments left out. yaml-cpp recurses once a level, so this guards its stack. Tabs in an indent
-// are refused here: yaml-cpp drops what follows some of them without a word.
+// and comments left out. yaml-cpp recurses once a level, so this guards its stack. Tabs in an
+// indent are refused here: yaml-cpp drops what follows some of them without a word.
 void check_text(const std::string& text, const std::string& origin) {
+  const std::size_t control = text.find_first_of(std::string("\0\1\2\3\4\5\6\7\10", 9));
+  if (control != std::string::npos)
+    refuse(origin, 1 + static_cast<int>(std::count(text.begin(), text.begin() + control, '\n')),
+           str("a control character, byte ", static_cast<int>(text[control]),
+               ": no text file in UTF-8"));
   std::vector<int> indents;
   int brackets = 0, line = 1;
   char quote = 0;
@@ -115,7 +120,8 @@ class NoAnchors : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
                 const std::string& value) override {
     check(mark, anchor);
-    if (value == "<<") refuse(origin_, mark.line + 1, "merge keys (<<) are not read; write the keys out");
+    if (value == "<<")
+      refuse(origin_, mark.line + 1, "merge keys (<<) are not read; write the keys out");
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
@@ -131,7 +137,8 @@ class NoAnchors : public YAML::EventHandler {
  private:
   void check(const YAML::Mark& mark, YAML::anchor_t anchor) const {
     if (anchor != 0)
-      refuse(origin_, mark.line + 1, "anchors (&) and aliases (*) are not read; write the value out");
+      refuse(origin_, mark.line + 1,
+             "anchors (&) and aliases (*) are not read; write the value out");
   }
   const std::string& origin_;
 };
@@ -161,11 +168,17 @@ YamlNode parse_yaml(const std::string& text, const std::string& origin) {
 }
 
 std::string read_text(const std::string& path) {
+  constexpr std::size_t kMost = 1 << 20;  // settings files have a few hundred bytes
   std::error_code ignored;
   std::ifstream in(path, std::ios::binary);
-  if (std::filesystem::is_directory(path, ignored) || !in.good())
+  std::string text(kMost + 1, '\0');
+  if (std::filesystem::is_directory(path, ignored) || !in.good() ||
+      in.read(text.data(), static_cast<std::streamsize>(text.size())).bad())
     throw UsageError(str(path, ": the file cannot be read (missing, no permission, or no file)"));
-  return {std::istreambuf_iterator<char>(in), {}};
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (text.size() > kMost)
+    throw UsageError(str(path, ": larger than ", kMost, " bytes, so no settings file"));
+  return text;
 }
 
 std::optional<double> parse_number(std::string_view text) {

@@ -3,7 +3,7 @@
 //
 //   keys         a key twice in one mapping is refused with both lines; keys are plain text
 //   anchors      refused, as are aliases and merge keys (<<): every value stands where it counts
-//   documents    one; text after its end is refused
+//   documents    one; text after its end is refused, and so are control characters
 //   depth        at most kMaxYamlDepth open brackets or indents, checked before parsing, so that a
 //                hostile file cannot exhaust the stack
 //   scalars      kept as text; numbers are read by parse_integer and parse_number below
@@ -26,11 +26,11 @@ struct YamlNode {
   struct Member;
 
   Type type = Type::null;
-  int line = 0;                   // counted from 1
-  bool quoted = false;            // scalar: it stood in quotes, so it is text whatever it looks like
-  std::string text;               // scalar
-  std::vector<YamlNode> items;    // sequence
-  std::vector<Member> members;    // mapping, in file order
+  int line = 0;                 // counted from 1
+  bool quoted = false;          // scalar: it stood in quotes, so it is text whatever it looks like
+  std::string text;             // scalar
+  std::vector<YamlNode> items;  // sequence
+  std::vector<Member> members;  // mapping, in file order
 
   const YamlNode* find(std::string_view key) const;  // of a mapping; null if absent
 };
@@ -43,7 +43,7 @@ struct YamlNode::Member {
 
 // `origin` stands in messages: a path, or "--set".
 YamlNode parse_yaml(const std::string& text, const std::string& origin);
-// A settings file's text.
+// A settings file's text, at most 1 MiB.
 std::string read_text(const std::string& path);
 
 // Decimal only: 10, -3, 010 (= 10), 1e4 where it is whole. Not 0x10, 0o10, 1_000, 12:30, 1.5, or

@@ -63,6 +63,19 @@ TEST_CASE("tabs, wrong indents and text after the document are errors with a lin
   CHECK_FALSE(error_of("a: 1\n}\nb: 2\n").empty());
 }
 
+TEST_CASE("control characters are an error with a line, for a parser may stop at them") {
+  CHECK(contains(error_of(std::string("a: 1\n\0\nb: 2\n", 12)), "c.yaml:2"));
+  CHECK(contains(error_of(std::string("a: x\0\nb: 2\n", 11)), "c.yaml:1"));
+  CHECK(contains(error_of("a: 1\n\4\nb: 2\n"), "c.yaml:2"));
+  CHECK(error_of("a: \"x\\ty\"\r\nb: 2\r\n").empty());
+}
+
+TEST_CASE("files that have no end, or cannot be read, are no settings files") {
+  for (const char* path : {"/dev/zero", "/proc/self/mem", "/", "/nonexistent"})
+    CHECK_THROWS_AS(read_text(path), UsageError);
+  CHECK(read_text("/dev/null").empty());
+}
+
 TEST_CASE("deep nesting is an error, within a small stack") {
   auto deep = [](void*) -> void* {
     static std::string failed;

@@ -56,11 +56,23 @@ TEST_CASE("each key is documented and survives writing and reading") {
   CHECK(config.run.out == "runs/" + config.run.name);
 }
 
+TEST_CASE("any text survives writing and reading") {
+  for (const char* name : {"\r", "a\tb\nc", "\x1b[31m", "\x7f", "\xc3\xbc \xe6\x96\x87",
+                           "# & * ! |", "'", "\\n", "~", "null", "[", "1e5", " padded "}) {
+    Config config;
+    config.run.name = name;
+    CHECK(parse(to_yaml(config)).run.name == name);
+  }
+  CHECK(contains(error_of("run: {name: a/b}"), "c.yaml:1: run.name is 'a/b'"));
+  CHECK(contains(error_of("run: {name: ''}"), "run.name"));
+}
+
 TEST_CASE("an unknown key names its line and the nearest known one") {
   CHECK(contains(error_of("model:\n  widht: 64\n"), "c.yaml:2: unknown key model.widht"));
   CHECK(contains(error_of("model:\n  widht: 64\n"), "model.width"));
   CHECK(contains(error_of("modle: {width: 64}\n"), "unknown section modle"));
-  CHECK(contains(error_of("lr: 1e-3\n"), "train.lr"));          // a key without its section
+  CHECK(contains(error_of("modle: {width: 64}\n"), "did you mean model;"));
+  CHECK(contains(error_of("lr: 1e-3\n"), "train.lr"));           // a key without its section
   CHECK(contains(error_of("model: {lr: 1e-3}\n"), "train.lr"));  // in the wrong section
   CHECK(contains(error_of("", {"train.stepz=5"}), "train.steps"));
 }
@@ -74,13 +86,23 @@ TEST_CASE("wrong values name file, line, key, value and what is allowed") {
   }
   CHECK(contains(error_of("model: {style: bert}"), "llama, gpt2"));
   CHECK(contains(error_of("model: {dtype: f16}"), "f32, bf16, f64"));
-  CHECK(contains(error_of("memory: {limit: lots}"), "memory.limit"));
+  for (const char* size : {"lots", "0", "-1", "1e30", "1XB", "[1]"})
+    CHECK(contains(error_of(str("memory:\n  limit: ", size)),
+                   str("c.yaml:2: memory.limit is ", size)));
+  CHECK(contains(error_of("attention: {window: ['3', 0]}"), "attention.window"));
+  for (const char* key : {"attention: {softcap: ", "model: {norm_eps: ", "model: {rope_base: ",
+                          "model: {init_deviation: "})
+    for (const char* value : {"1e300", "1e-300", "-1", ".nan"})  // 0 or infinite as a float32
+      CHECK(contains(error_of(str(key, value, "}")), "1e-30 to 1e30"));
   CHECK(contains(error_of("attention: {window: [3, 4]}"), "attention.window is [3, 4]"));
   CHECK(contains(error_of("run: [1]"), "run is [1]"));
   CHECK(contains(error_of("just text"), "mapping"));
 }
 
-TEST_CASE("keys that contradict each other are refused") {
+TEST_CASE("keys that contradict each other are refused, with the place of one of them") {
+  CHECK(contains(error_of("train:\n  global_batch: 8\n  micro_batch: 3\n"), "c.yaml:3: "));
+  CHECK(contains(error_of("train:\n  steps: 5\n"), "c.yaml:2: train.warmup_steps is 20"));
+  CHECK(contains(error_of("", {"train.lr=1e-9"}), "--set train.lr=1e-9: train.min_lr"));
   CHECK(contains(error_of("model: {width: 64, heads: 3}"), "model.heads"));
   CHECK(contains(error_of("model: {width: 64, heads: 4, kv_heads: 3}"), "kv_heads"));
   CHECK(contains(error_of("model: {width: 6, heads: 2}"), "even"));
@@ -103,8 +125,20 @@ TEST_CASE("--set wins over the file and says where it stands") {
   CHECK(config.run.out == "runs/x");
   CHECK(config.attention.window[0] == 9);
   CHECK(contains(error_of("", {"train.steps=none"}), "--set train.steps=none"));
+  CHECK(config.keys_read == 6);
   CHECK_FALSE(error_of("", {"steps=3"}).empty());
   CHECK_FALSE(error_of("", {"train.steps"}).empty());
+}
+
+TEST_CASE("--set takes a text as it stands") {
+  for (const char* path : {"a #b", "*x", "&x", "a: b", "[x].txt", "{", "!t", "%y", "| z", "- a",
+                           "@", "~", "a\tb", "C:\\x", "a'b", "--- x", "a=b"})
+    CHECK(parse("", {str("data.path=", path)}).data.path == path);
+  CHECK(parse("", {"data.path=\"a\\tb\""}).data.path == "a\tb");
+  CHECK(parse("", {"data.path='a b'"}).data.path == "a b");
+  CHECK(parse("", {"data.path="}).data.path.empty());
+  CHECK(contains(error_of("", {"data.path=a\xfc"}),
+                 "UTF-8"));  // the resolved config could not say it
 }
 
 TEST_CASE("sizes") {
