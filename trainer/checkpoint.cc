@@ -139,11 +139,12 @@ std::string newest_checkpoint(const std::string& directory) {
       verify_checkpoint_file(path);
       return path;
     } catch (const Error& error) {
-      std::fprintf(stderr, "note: passing over a damaged checkpoint: %s\n", error.what());
+      std::fprintf(stderr, "note: passing over a checkpoint: %s\n", error.what());
     }
   }
-  require(paths.empty(), "every checkpoint in ", directory,
-          " is damaged; remove them to start anew");
+  require(
+      paths.empty(), "no checkpoint in ", directory,
+      " can be used, each for the reason said above; mend them, or start anew with --overwrite");
   return "";
 }
 
@@ -191,6 +192,11 @@ void start_anew(Session& s) {
 ResumePoint resume_from(const std::string& path, Session& s) {
   const CheckpointReader file(path);
   compare_settings(config_of(file, {}), s.config, path);
+  if (file.text("vocabulary") != s.data->vocabulary().save())
+    throw UsageError(str("--resume: ", path, " was trained with other token ids than ",
+                         s.config.data.path,
+                         " gives (another set of characters); a continued run keeps them: give the "
+                         "data that it began with, or start anew"));
   const Context ctx = s.context();
   for (const Parameter& p : s.run.model->parameters()) {
     read_into(file, array_name("adam_m", p), s.arena->tensor(p.m), ctx);

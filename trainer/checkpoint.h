@@ -27,7 +27,7 @@ struct ResumePoint {
 };
 
 // The newest checkpoint of a directory that is whole; "" if it has no checkpoint. Newer ones that
-// are damaged are named on stderr and passed over; Error if all are.
+// are damaged or cannot be read are named on stderr and passed over; Error if all are.
 std::string newest_checkpoint(const std::string& directory);
 
 // A checkpoint file, or the newest one of a run's directory. Throws Error if there is none.

@@ -52,9 +52,10 @@ void run(const EvalCommand& options) {
     const CheckpointReader file(find_checkpoint(options.checkpoint));
     const Config config = config_of(file, options.set);
     s.device = open_model_device(config.run.device, comm->local_rank(),
-                           threads_of(config.run, comm->local_size()));
+                                 threads_of(config.run, comm->local_size()));
     s.stream = s.device->make_stream();
-    s.data = open_dataset(config);
+    const Vocabulary trained = Vocabulary::parse(file.text("vocabulary"));
+    s.data = open_dataset(config, &trained);
     s.config = resolve(config, *s.data);
     samples = evaluation_samples(s.config.train, *s.data);
     require(samples > 0, "data: the validation split has no sample to evaluate");
@@ -88,7 +89,7 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--set", options->set, "override a key of its config: --set data.path=FILE")
       ->type_name("KEY=VALUE");
   command->add_option("--batch", options->batch, "sequences a forward (default train.micro_batch)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
   command->add_flag("--json", options->json, "as JSON");
   command->callback([options] { run(*options); });
 }

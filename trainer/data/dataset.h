@@ -53,7 +53,9 @@ class Dataset {
 // The dataset of a config, read and checked: every id lies in the vocabulary, the vocabulary fits
 // in model.vocab, and the training split fills one step. Throws Error (a file) or UsageError (a
 // setting) with one line that names file or key, what is needed and what was found.
-std::unique_ptr<Dataset> open_dataset(const Config& config);
+// `trained`: the vocabulary of a model that is there already; the data is read with its ids, and
+// what has none is an Error.
+std::unique_ptr<Dataset> open_dataset(const Config& config, const Vocabulary* trained = nullptr);
 
 // model.vocab as the model will have it: the setting, or the data's size where that is 0.
 std::int64_t model_vocabulary(const Config& config, const Vocabulary& vocabulary);

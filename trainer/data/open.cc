@@ -54,11 +54,19 @@ void check_readable(const char* key, const std::string& path) {
                          "=FILE, or set it in the config"));
 }
 
-std::unique_ptr<Dataset> open_stream(const Config& config) {
+// What the ids of this kind of data are.
+VocabularyKind vocabulary_kind(const DataConfig& data) {
+  if (data.kind == DataKind::tokens) return VocabularyKind::tokens;
+  if (data.kind != DataKind::text) return VocabularyKind::symbols;
+  return data.unit == TextUnit::bytes ? VocabularyKind::bytes : VocabularyKind::characters;
+}
+
+std::unique_ptr<Dataset> open_stream(const Config& config, const Vocabulary* trained) {
   const DataConfig& data = config.data;
   check_readable("data.path", data.path);
   check_readable("data.val_path", data.val_path);
-  TokenFiles files = data.kind == DataKind::text ? open_text(data) : open_tokens(config);
+  TokenFiles files =
+      data.kind == DataKind::text ? open_text(data, trained) : open_tokens(config, trained);
   const std::int64_t vocab = files.vocabulary.size();
   if (data.end_of_document < -1 || data.end_of_document >= vocab)
     throw UsageError(str("data.end_of_document is ", data.end_of_document,
@@ -91,13 +99,20 @@ std::int64_t model_vocabulary(const Config& config, const Vocabulary& vocabulary
   return vocab != 0 ? vocab : vocabulary.size();
 }
 
-std::unique_ptr<Dataset> open_dataset(const Config& config) {
+std::unique_ptr<Dataset> open_dataset(const Config& config, const Vocabulary* trained) {
+  if (trained && trained->kind() != vocabulary_kind(config.data))
+    throw UsageError(str(
+        "data.kind is ", name_of(config.data.kind),
+        config.data.kind == DataKind::text
+            ? (config.data.unit == TextUnit::bytes ? ", data.unit bytes" : ", data.unit characters")
+            : "",
+        "; the model was trained on ", name_of(trained->kind()), "; allowed: data of that kind"));
   const DataKind kind = config.data.kind;
   const bool stream = kind == DataKind::text || kind == DataKind::tokens;
   if (stream && config.data.path.empty())
     throw UsageError(str("data.path is empty; data.kind ", name_of(kind),
                          " reads a file: set data.path, or --set data.path=FILE"));
-  auto dataset = stream ? open_stream(config) : open_task(config);
+  auto dataset = stream ? open_stream(config, trained) : open_task(config);
   model_vocabulary(config, dataset->vocabulary());
   return dataset;
 }

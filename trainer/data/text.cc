@@ -36,7 +36,7 @@ class CharacterTokens : public TokenSource {
 
 }  // namespace
 
-TokenFiles open_text(const DataConfig& data) {
+TokenFiles open_text(const DataConfig& data, const Vocabulary* trained) {
   std::vector<std::string> paths{data.path};
   if (!data.val_path.empty()) paths.push_back(data.val_path);
   std::vector<std::string> texts;
@@ -49,7 +49,7 @@ TokenFiles open_text(const DataConfig& data) {
       sources.push_back(std::make_shared<ByteTokens>(std::move(text)));
   } else {
     const std::vector<std::string_view> views(texts.begin(), texts.end());
-    vocabulary = Vocabulary::characters(views, paths);
+    vocabulary = trained ? *trained : Vocabulary::characters(views, paths);
     for (std::size_t i = 0; i < texts.size(); ++i)
       sources.push_back(std::make_shared<CharacterTokens>(vocabulary.encode(texts[i], paths[i])));
   }

@@ -32,12 +32,13 @@ void check_all(const TokenFile& file, std::int64_t vocab) {
 
 }  // namespace
 
-TokenFiles open_tokens(const Config& config) {
+TokenFiles open_tokens(const Config& config, const Vocabulary* trained) {
   std::vector<TokenFile> files;
   files.emplace_back(config.data.path, config.data.dataset);
   if (!config.data.val_path.empty()) files.emplace_back(config.data.val_path, config.data.dataset);
 
   std::int64_t vocab = config.data.vocab > 0 ? config.data.vocab : config.model.vocab;
+  if (trained) vocab = trained->size();
   if (vocab > 0)
     for (const TokenFile& file : files) check_all(file, vocab);
   else

@@ -50,6 +50,8 @@ std::vector<std::int32_t> encode_numbers(std::string_view text, std::int64_t siz
 
 }  // namespace
 
+std::string_view name_of(VocabularyKind kind) { return kNames[static_cast<std::size_t>(kind)]; }
+
 Vocabulary Vocabulary::bytes() { return {VocabularyKind::bytes, 256}; }
 Vocabulary Vocabulary::symbols(std::int64_t size) { return {VocabularyKind::symbols, size}; }
 Vocabulary Vocabulary::tokens(std::int64_t size) { return {VocabularyKind::tokens, size}; }
@@ -111,7 +113,7 @@ std::string Vocabulary::decode(std::span<const std::int32_t> ids) const {
 }
 
 std::string Vocabulary::save() const {
-  std::string saved = str(kNames[static_cast<std::size_t>(kind_)], ' ', size_);
+  std::string saved = str(name_of(kind_), ' ', size_);
   for (const char32_t c : characters_) saved += str(' ', static_cast<std::uint32_t>(c));
   return saved;
 }

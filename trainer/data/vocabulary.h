@@ -18,6 +18,8 @@ namespace tilefold {
 
 enum class VocabularyKind : std::uint8_t { bytes, characters, symbols, tokens };
 
+std::string_view name_of(VocabularyKind kind);
+
 class Vocabulary {
  public:
   static Vocabulary bytes();
