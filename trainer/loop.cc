@@ -13,6 +13,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/evaluate.h"
 #include "trainer/evaluation_text.h"
+#include "trainer/message.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
 #include "trainer/ranks.h"
@@ -41,9 +42,7 @@ class Loop {
       : comm_(comm), existing_(existing), directory_(config.run.out) {
     together(comm, [&] {
       session_ = open_training(config, comm);
-      if (!lead()) return;
-      directory_.prepare(existing);
-      lock_.emplace(directory_.checkpoints());
+      if (lead()) lock_ = directory_.take(existing);
     });
     comm.barrier();  // the directory is there
     together(comm, [&] { load(); });
@@ -61,7 +60,9 @@ class Loop {
     StopSignals signals;
     Progress progress(STDERR_FILENO, Progress::shows_bar(STDERR_FILENO), start_.step, steps);
     std::optional<MetricsFile> metrics;
-    if (lead()) metrics.emplace(directory_.metrics(), start_.step);
+    // The last step's evaluation is made again when a run that had ended is taken up.
+    if (lead())
+      metrics.emplace(directory_.metrics(), start_.step, std::min(start_.step, steps - 1));
     std::int64_t step = start_.step;
     int stopped = 0;
     for (; step < steps && stopped == 0; ++step) {
@@ -100,8 +101,8 @@ class Loop {
       progress.finish();
       report_memory();
       if (lead())
-        fmt::print(stderr, "tilefold: signal {}: saved after step {} of {}; --resume continues\n",
-                   stopped, step, steps);
+        message(fmt::format("tilefold: signal {}: saved after step {} of {}; --resume continues\n",
+                            stopped, step, steps));
       return 128 + stopped;
     }
     if (start_.step < steps) save(steps);
@@ -122,23 +123,30 @@ class Loop {
         existing_ == ExistingRun::resume ? newest_checkpoint(directory_.checkpoints()) : "";
     if (newest.empty()) return start_anew(*session_);
     start_ = resume_from(newest, *session_);
-    if (lead()) fmt::print(stderr, "resuming from {} after step {}\n", newest, start_.step);
+    const std::int64_t steps = session_->config.train.steps;
+    if (start_.step > steps)
+      throw UsageError(
+          fmt::format("--resume: {} is after step {}, train.steps is {}; allowed: {} "
+                      "or more, or another run",
+                      newest, start_.step, steps, start_.step));
+    if (lead()) message(fmt::format("resuming from {} after step {}\n", newest, start_.step));
   }
 
   void announce() const {
     const Config& c = session_->config;
     write_file_atomically(directory_.config(), to_yaml(c));
-    fmt::print(stderr, "{}", to_yaml(c));
-    fmt::print(stderr, "device {}; {} {}; {} allowed cores; {} parameters; arenas {} ({} bytes)\n",
-               session_->device->info().name, comm_.size(), comm_.size() == 1 ? "rank" : "ranks",
-               allowed_cores(), session_->run.model->parameter_count(),
-               human_bytes(session_->run.plan.arena_bytes()), session_->run.plan.arena_bytes());
+    message(to_yaml(c));
+    message(fmt::format(
+        "device {}; {} {}; {} allowed cores; {} parameters; arenas {} ({} bytes)\n",
+        session_->device->info().name, comm_.size(), comm_.size() == 1 ? "rank" : "ranks",
+        allowed_cores(), session_->run.model->parameter_count(),
+        human_bytes(session_->run.plan.arena_bytes()), session_->run.plan.arena_bytes()));
     const int threads = threads_of(c.run, comm_.local_size());
     if (c.run.device != "cuda" && threads > allowed_cores())
-      fmt::print(stderr,
-                 "warning: {} threads share {} allowed cores; set run.threads, or give mpirun "
-                 "--bind-to none\n",
-                 threads, allowed_cores());
+      message(
+          fmt::format("warning: {} threads share {} allowed cores; set run.threads, or give "
+                      "mpirun --bind-to none\n",
+                      threads, allowed_cores()));
   }
 
   Evaluation evaluate(std::int64_t done, Progress& progress, std::optional<MetricsFile>& metrics) {
@@ -193,10 +201,11 @@ class Loop {
                       measured.arenas, plan.arena_bytes()));
   }
 
+  IgnorePipeSignal no_pipe_signal_;
   Communicator& comm_;
   ExistingRun existing_;
   RunDirectory directory_;
-  std::optional<DirectoryLock> lock_;  // no second process writes here
+  std::unique_ptr<DirectoryLock> lock_;  // no second process writes here
   std::unique_ptr<Session> session_;
   ResumePoint start_;
   BatchSplit batch_;

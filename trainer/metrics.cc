@@ -27,22 +27,30 @@ std::int64_t step_of(std::string_view line) {
   return step;
 }
 
+bool is_evaluation(std::string_view line) {
+  return line.find("\"val_loss\":") != std::string_view::npos;
+}
+
 // What stays of a file when a run goes on after `keep_steps` steps.
-std::string kept(const std::string& path, std::int64_t keep_steps) {
+std::string kept(const std::string& path, std::int64_t keep_steps, std::int64_t keep_evaluations) {
   std::ifstream in(path, std::ios::binary);
   std::string text, line;
   while (std::getline(in, line)) {
     if (in.eof()) break;  // no line end: the run died while writing it
     const std::int64_t step = step_of(line);
-    if (step >= 0 && step <= keep_steps) text += line + '\n';
+    if (step < 0 || step > keep_steps) continue;
+    if (step <= keep_evaluations || !is_evaluation(line)) text += line + '\n';
   }
   return text;
 }
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::int64_t keep_steps) : path_(path) {
-  write_file_atomically(path, keep_steps > 0 ? kept(path, keep_steps) : std::string());
+MetricsFile::MetricsFile(const std::string& path, std::int64_t keep_steps,
+                         std::int64_t keep_evaluations)
+    : path_(path) {
+  write_file_atomically(path,
+                        keep_steps > 0 ? kept(path, keep_steps, keep_evaluations) : std::string());
   fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   require(fd_ >= 0, path, ": cannot be written: ", std::strerror(errno));
   line_.reserve(std::size_t{1} << 14);  // more than the longest line

@@ -26,8 +26,10 @@ struct StepMetrics {
 class MetricsFile {
  public:
   // keep_steps: lines of steps above it are cut, and so is a line that a killed run left unfinished
-  // (0: a new file). Throws Error if the file cannot be written.
-  MetricsFile(const std::string& path, std::int64_t keep_steps);
+  // (0: a new file). keep_evaluations: the same for evaluations alone. Throws Error if the file
+  // cannot be written.
+  MetricsFile(const std::string& path, std::int64_t keep_steps,
+              std::int64_t keep_evaluations = std::numeric_limits<std::int64_t>::max());
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;

@@ -56,6 +56,8 @@ void or_abort(Communicator& comm, const std::function<void()>& body) {
   try {
     body();
     return;
+  } catch (const ExitStatus&) {
+    throw;  // by together(), which has said why: every rank is on its way out
   } catch (...) {
     status = status_of_current(&line);
   }

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
+
+#include "io/checkpoint_file.h"
 
 namespace tilefold {
 
@@ -20,13 +23,17 @@ class RunDirectory {
   std::string checkpoints() const { return out_ + "/checkpoints"; }
   std::string checkpoint(std::int64_t step) const;  // of the state after `step` updates
 
-  // Does a run lie there already?
-  bool occupied() const;
-  // Makes the directory. An existing run is refused (UsageError naming the two options), kept, or
-  // has its files removed, and nothing else in the directory.
-  void prepare(ExistingRun existing) const;
+  // Makes the directory and takes the right to write in it, for as long as the result lives: Error
+  // when another process has it. Then, and not before, an existing run is refused (UsageError
+  // naming the two options), kept, or has its files removed, and nothing else in the directory;
+  // what a process that died left half written is removed.
+  std::unique_ptr<DirectoryLock> take(ExistingRun existing) const;
 
  private:
+  bool occupied() const;  // does a run lie there already?
+  void refuse_if_occupied() const;
+  void remove_run() const;
+
   std::string out_;
 };
 

@@ -28,4 +28,12 @@ StopSignals::~StopSignals() {
 
 int StopSignals::received() const { return g_received; }
 
+IgnorePipeSignal::IgnorePipeSignal() {
+  struct sigaction ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &before_);
+}
+
+IgnorePipeSignal::~IgnorePipeSignal() { sigaction(SIGPIPE, &before_, nullptr); }
+
 }  // namespace tilefold

@@ -66,6 +66,9 @@ TEST_CASE("a resumed run cuts what lies after its checkpoint, and half lines") {
   const auto lines = lines_of(read_text(path));
   CHECK(lines.size() == 12);
   CHECK(lines.back().starts_with("{\"step\":11,"));
+  { MetricsFile file(path, 10, 9); }  // the evaluation of step 10 is to be made again
+  CHECK(lines_of(read_text(path)).size() == 10);
+  CHECK(read_text(path).find("val_loss") == std::string::npos);
   MetricsFile again(path, 0);
   CHECK(read_text(path).empty());
 }

@@ -141,6 +141,9 @@ void bench_problem(Context ctx, AttentionProblem p, const AttentionBenchSettings
 }  // namespace
 
 void attention_bench(const AttentionBenchSettings& settings) {
+  if (settings.kv_heads > 0 && settings.heads % settings.kv_heads != 0)
+    throw UsageError(str("--kv-heads is ", settings.kv_heads, "; allowed: a divisor of --heads ",
+                         settings.heads));
   const std::unique_ptr<Device> device = open_device(settings.device, 0, settings.threads);
   const std::unique_ptr<Stream> stream = device->make_stream();
   if (!settings.csv) std::printf("%s\n", device->info().name.c_str());

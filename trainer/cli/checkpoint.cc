@@ -40,6 +40,8 @@ void inspect(const CheckpointCommand& options) {
   const std::vector<std::string>& arrays = file.names();
   for (const std::string& name : arrays) {
     const Hdf5Info info = file.info(name);
+    std::vector<std::byte> values(static_cast<std::size_t>(info.bytes()));
+    file.read(name, Tensor(values.data(), info.dtype, info.shape));  // compares its checksum
     fmt::print("  {:44} {:5} {:22} {:>14}\n", name, name_of(info.dtype), info.shape.text(),
                info.bytes());
     total += info.bytes();
@@ -112,7 +114,8 @@ void add_checkpoint_commands(CLI::App& app) {
       "equal bits on the same build and device, within rounding elsewhere. Exit status 1 if not.");
   add_path(replay);
   replay->add_option("--device", options->device, "auto, cpu, cuda")->capture_default_str();
-  replay->add_option("--threads", options->threads, "CPU threads; 0: all allowed cores");
+  replay->add_option("--threads", options->threads, "CPU threads; 0: all allowed cores")
+      ->check(CLI::Range(0, 4096));
   replay->callback([options] { verify(*options); });
 }
 

@@ -6,13 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "io/text_file.h"
 #include "trainer/checkpoint.h"
 #include "trainer/cli/commands.h"
 #include "trainer/ranks.h"
@@ -29,10 +28,7 @@ struct GenerateCommand {
 };
 
 std::string prompt_text(const GenerateCommand& options) {
-  if (options.prompt_file.empty()) return options.prompt;
-  std::ifstream in(options.prompt_file, std::ios::binary);
-  require(in.good(), "--prompt-file ", options.prompt_file, " cannot be read");
-  return {std::istreambuf_iterator<char>(in), {}};
+  return options.prompt_file.empty() ? options.prompt : read_text_file(options.prompt_file);
 }
 
 void run(GenerateCommand options) {
@@ -92,7 +88,7 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file")
       ->excludes(prompt);
   command->add_option("--tokens", options->tokens, "tokens to make")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->capture_default_str();
   CLI::Option* temperature = command
                                  ->add_option("--temperature", options->sampling.temperature,

@@ -1,5 +1,7 @@
 // tilefold: one program, one subcommand a task. Results go to stdout, messages to stderr.
 // Exit status: 0 all was done; 2 usage or config error; 1 anything else; 128 + signal if stopped.
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -48,9 +50,18 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+// Where a standard stream is closed, the next file that is opened would take its place, and
+// messages would land in it. Writes to a closed stdout still fail, as they must.
+void open_standard_streams() {
+  constexpr int kModes[] = {O_RDONLY, O_RDONLY, O_WRONLY};
+  for (int fd = 0; fd < 3; ++fd)
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", kModes[fd]) < 0) return;  // lowest free: fd
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   try {
     const int status = run(argc, argv);
     // A full disk must not look like success.

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "trainer/cli/commands.h"
+#include "trainer/message.h"
 #include "trainer/ranks.h"
 #include "trainer/report/memory_report.h"
 #include "trainer/session.h"
@@ -65,6 +66,7 @@ void print_longest(const Config& config, const DeviceInfo& device, int ranks, st
 
 void run(const PlanCommand& options) {
   const Config config = planned_config(options);
+  message(keys_read_text(options.config, config));
   const DeviceInfo device = planned_device(options, config);
   std::int64_t memory = config.memory.limit > 0 ? config.memory.limit : device.memory_bytes;
   if (!options.memory.empty()) memory = parse_bytes(options.memory, "--memory");
@@ -97,7 +99,7 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--memory", options->memory,
                       "say the longest context that fits in this much: 24GB, 2GiB, bytes");
   command->add_option("--ranks", options->ranks, "ranks that share the global batch")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_flag("--json", options->json, "as JSON");
   command->callback([options] { run(*options); });

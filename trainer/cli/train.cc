@@ -6,6 +6,7 @@
 
 #include "trainer/cli/commands.h"
 #include "trainer/loop.h"
+#include "trainer/message.h"
 #include "trainer/ranks.h"
 
 namespace tilefold {
@@ -24,6 +25,7 @@ void run(const TrainOptions& options) {
   const std::unique_ptr<Communicator> comm = open_communicator(nullptr, nullptr);
   Config config;
   together(*comm, [&] { config = load_config(options.config, options.set); });
+  if (comm->rank() == 0) message(keys_read_text(options.config, config));
   int status = 0;
   or_abort(*comm, [&] { status = train(config, existing, *comm); });
   if (status != 0) throw ExitStatus{status};
