@@ -188,9 +188,9 @@ class Loop {
     if (!lead()) return;
     const Plan& plan = session_->run.plan;
     write_file_atomically(directory_.memory(), memory_json(plan, measured));
-    const RunPlan naive = plan_training(with_naive_attention(session_->config),
-                                        session_->device->info(), comm_.size());
-    fmt::print("{}", memory_table(plan, &naive.plan, measured));
+    const auto naive =
+        plan_naive_training(session_->config, session_->device->info(), comm_.size());
+    fmt::print("{}", memory_table(plan, naive ? &naive->plan : nullptr, measured));
     for (const std::string& name : untouched)
       if (!upper_bound(name)) fmt::print("planned and never written: {}\n", name);
     fmt::print("run: {}\n", directory_.path());

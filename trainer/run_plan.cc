@@ -93,4 +93,13 @@ Config with_naive_attention(Config config) {
   return config;
 }
 
+std::optional<RunPlan> plan_naive_training(const Config& config, const DeviceInfo& device,
+                                           int world) {
+  try {
+    return plan_training(with_naive_attention(config), device, world);
+  } catch (const UsageError&) {
+    return {};
+  }
+}
+
 }  // namespace tilefold

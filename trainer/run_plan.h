@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "memory/plan.h"
 #include "trainer/config.h"
@@ -44,5 +45,8 @@ RunPlan plan_generation(const Config& config, const DeviceInfo& device, std::int
 
 // The same config with attention that materializes its scores: the column of comparison.
 Config with_naive_attention(Config config);
+// plan_training of that; nothing where the scores are larger than every memory.
+std::optional<RunPlan> plan_naive_training(const Config& config, const DeviceInfo& device,
+                                           int world);
 
 }  // namespace tilefold

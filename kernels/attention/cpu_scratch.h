@@ -83,17 +83,17 @@ struct Partials {
   std::int64_t l = 0;  // [parts][rows]
   std::int64_t total = 0;
 
-  constexpr Partials(const AttentionProblem& x, std::int64_t parts_)
-      : parts(parts_), rows(x.batch * x.heads * x.seq_q), d(x.d) {
+  Partials(const AttentionProblem& x, std::int64_t parts_)
+      : parts(parts_), rows(product({x.batch, x.heads, x.seq_q})), d(x.d) {
     Carver c;
-    o = c.take(parts * rows * d);
+    o = c.take(product({parts, rows, d}));
     m = c.take(parts * rows);
     l = c.take(parts * rows);
     total = c.used;
   }
   // Of `part_rows` = parts * rows.
-  static constexpr std::int64_t size(std::int64_t part_rows, std::int64_t d) {
-    return round_up(part_rows * d, 16) + 2 * round_up(part_rows, 16);
+  static std::int64_t size(std::int64_t part_rows, std::int64_t d) {
+    return round_up(product({part_rows, d}), 16) + 2 * round_up(part_rows, 16);
   }
 };
 
@@ -152,14 +152,14 @@ struct BackwardSums {
   std::int64_t visits = 0;  // [slots][tiles] 64-bit counts
   std::int64_t total = 0;
 
-  constexpr BackwardSums(const AttentionProblem& x, std::int64_t tile_k, std::int64_t workers,
-                         std::int64_t real_bytes) {
+  BackwardSums(const AttentionProblem& x, std::int64_t tile_k, std::int64_t workers,
+               std::int64_t real_bytes) {
     Carver c;
     const std::int64_t units = x.batch * x.kv_heads;
     slots = units < workers + 1 ? units : workers + 1;
     tiles = x.seq_k / tile_k + (x.documents > 0 ? x.documents : 1) + 1;
-    dk = c.take(slots * x.seq_k * round_up(x.d, 16));
-    dv = c.take(slots * x.seq_k * round_up(x.d, 16));
+    dk = c.take(product({slots, x.seq_k, round_up(x.d, 16)}));
+    dv = c.take(product({slots, x.seq_k, round_up(x.d, 16)}));
     visits = c.take(slots * tiles * 8 / real_bytes);
     total = c.used;
   }
@@ -171,7 +171,8 @@ inline std::int64_t naive_bytes(const AttentionProblem& x) {
   const std::int64_t real = x.dtype == DType::f64 ? 8 : 4;
   const std::int64_t matrices = x.backward ? 2 : 1;
   const std::int64_t sums = x.max_seq_k + x.d + (x.backward ? 2 * x.max_seq_k * x.d : 0);
-  return round_up(sums * real + matrices * x.max_seq_q * x.max_seq_k * size_of(x.dtype), 64);
+  return round_up(sums * real + product({matrices, x.max_seq_q, x.max_seq_k, size_of(x.dtype)}),
+                  64);
 }
 
 }  // namespace tilefold::cpu_scratch

@@ -41,12 +41,12 @@ std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; 
 
 // Blocks of query rows over batch and heads. Documents are cut by rows of the whole sequence.
 std::int64_t query_blocks(const AttentionProblem& x, std::int64_t tile_q) {
-  return x.batch * x.heads * ceil_div(x.seq_q, tile_q);
+  return product({x.batch, x.heads, ceil_div(x.seq_q, tile_q)});
 }
 
 // Sequences over batch or documents, and kv heads: what decode deals out before it cuts the keys.
 std::int64_t decode_units(const AttentionProblem& x) {
-  return x.batch * x.kv_heads * std::max<std::int64_t>(x.documents, 1);
+  return product({x.batch, x.kv_heads, std::max<std::int64_t>(x.documents, 1)});
 }
 
 // Parts that `pieces` of work are cut into along the keys.
@@ -102,19 +102,19 @@ AttentionChoice cpu_choice(const AttentionProblem& x, const Row& row) {
 // largest shape holds what smaller ones need, which may be cut into parts though the largest is
 // not.
 std::int64_t most_partial_rows(const AttentionProblem& x, const Row& row) {
-  const std::int64_t rows = x.batch * x.heads * x.seq_q;
-  const std::int64_t most = rows * parts(1, x.max_seq_k, row.tile_k);
+  const std::int64_t most = product({x.batch, x.heads, x.seq_q, parts(1, x.max_seq_k, row.tile_k)});
   if (row.strategy == split)
     return std::min(most, std::max(kPieces, query_blocks(x, row.tile_q)) * row.tile_q);
   const bool picked = x.options.strategy == automatic;  // then for few queries only
   const std::int64_t queries = picked ? std::min(x.max_seq_q, kDecodeQueries) : x.max_seq_q;
-  return std::min(most, std::max(kPieces, decode_units(x)) * (x.heads / x.kv_heads) * queries);
+  return std::min(most,
+                  product({std::max(kPieces, decode_units(x)), x.heads / x.kv_heads, queries}));
 }
 
 std::int64_t cpu_workspace(const AttentionProblem& x, const AttentionChoice& choice, int workers) {
   const std::int64_t real = x.dtype == DType::f64 ? 8 : 4;
   const bool dropout = x.options.dropout.p > 0;
-  if (choice.strategy == naive) return workers * cpu_scratch::naive_bytes(x);
+  if (choice.strategy == naive) return product({workers, cpu_scratch::naive_bytes(x)});
   if (x.backward)
     return real *
            (workers * cpu_scratch::Backward(choice.tile_q, choice.tile_k, x.d, dropout).total +

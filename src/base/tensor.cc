@@ -2,17 +2,34 @@
 
 namespace tilefold {
 
+namespace {
+
+std::int64_t product_of(const std::int64_t* sizes, int count) {
+  std::int64_t n = 1;
+  bool fits = true;
+  for (int i = 0; i < count; ++i) {
+    if (sizes[i] == 0) return 0;
+    fits = fits && !__builtin_mul_overflow(n, sizes[i], &n) && n <= kMostElements;
+  }
+  if (fits) return n;
+  std::string text;
+  for (int i = 0; i < count; ++i) text += (i ? " x " : "") + std::to_string(sizes[i]);
+  throw UsageError(str(text, " is beyond every memory; allowed: up to ", kMostElements));
+}
+
+}  // namespace
+
+std::int64_t product(std::initializer_list<std::int64_t> sizes) {
+  return product_of(sizes.begin(), static_cast<int>(sizes.size()));
+}
+
 Shape::Shape(std::initializer_list<std::int64_t> sizes) : rank(static_cast<int>(sizes.size())) {
   expect(rank <= kMaxRank, "a shape has at most four dimensions");
   int i = 0;
   for (std::int64_t size : sizes) (*this)[i++] = size;
 }
 
-std::int64_t Shape::numel() const {
-  std::int64_t n = 1;
-  for (int i = 0; i < rank; ++i) n *= (*this)[i];
-  return n;
-}
+std::int64_t Shape::numel() const { return product_of(dims.data(), rank); }
 
 bool Shape::operator==(const Shape& other) const {
   if (rank != other.rank) return false;

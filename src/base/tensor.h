@@ -14,6 +14,12 @@ namespace tilefold {
 
 constexpr int kMaxRank = 4;
 
+// More than any memory has, and few enough that bytes and sums of a few sizes stay in 64 bits.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
+
+// The sizes multiplied. Throws UsageError naming them when that is beyond kMostElements.
+std::int64_t product(std::initializer_list<std::int64_t> sizes);
+
 struct Shape {
   int rank = 0;
   std::array<std::int64_t, kMaxRank> dims{};
@@ -22,7 +28,7 @@ struct Shape {
   Shape(std::initializer_list<std::int64_t> sizes);
   std::int64_t operator[](int i) const { return dims[static_cast<std::size_t>(i)]; }
   std::int64_t& operator[](int i) { return dims[static_cast<std::size_t>(i)]; }
-  std::int64_t numel() const;
+  std::int64_t numel() const;  // UsageError beyond kMostElements
   bool operator==(const Shape& other) const;
   std::string text() const;  // "[2, 5, 4, 64]"
 };
@@ -45,8 +51,8 @@ struct BasicTensor {
       : data(data_), dtype(dtype_), shape(shape_), strides(strides_) {}
   // A mutable view converts to a const one.
   template <class Other>
-    requires(std::is_const_v<Void> && !std::is_const_v<Other>)
-  BasicTensor(const BasicTensor<Other>& other)
+  requires(std::is_const_v<Void> && !std::is_const_v<Other>)
+      BasicTensor(const BasicTensor<Other>& other)
       : data(other.data), dtype(other.dtype), shape(other.shape), strides(other.strides) {}
 
   explicit operator bool() const { return data != nullptr; }

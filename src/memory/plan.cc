@@ -10,7 +10,9 @@ namespace tilefold {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;  // a cache line, and the widest vector load
-constexpr std::int64_t kPage = 4096;     // what the system hands out
+constexpr std::int64_t kMostBytes = std::int64_t{1}
+                                    << 61;  // so that sums with padding fit in 64 bits
+constexpr std::int64_t kPage = 4096;        // what the system hands out
 
 std::int64_t round_up(std::int64_t bytes, std::int64_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -63,7 +65,13 @@ PlannedTensor describe(std::string layer, std::string name, const Shape& shape, 
   t.shape = shape;
   t.dtype = dtype;
   t.kind = kind;
-  t.bytes = shape.numel() * size_of(dtype);
+  try {
+    t.bytes = product({shape.numel(), size_of(dtype)});
+  } catch (const UsageError&) {
+    throw UsageError(str(t.layer, ": tensor '", t.name, "' ", shape.text(), " ", name_of(dtype),
+                         " is larger than every memory; use a shorter context, a smaller "
+                         "micro-batch or model, or tiled attention"));
+  }
   expect(t.bytes >= 0, "a planned tensor has a negative size");
   return t;
 }
@@ -172,6 +180,13 @@ void PlanBuilder::extend(TensorId id, int step) {
 }
 
 Plan PlanBuilder::build(const PlanOptions& options) const {
+  const double sum = std::accumulate(
+      tensors_.begin(), tensors_.end(), 0.0,
+      [](double bytes, const PlannedTensor& t) { return bytes + static_cast<double>(t.bytes); });
+  if (sum > static_cast<double>(kMostBytes))
+    throw UsageError(str("the plan's tensors have ", sum,
+                         " bytes together, more than every memory; use a shorter context, a "
+                         "smaller micro-batch or model"));
   Plan plan;
   plan.tensors_ = tensors_;
   plan.phases_ = phases_;

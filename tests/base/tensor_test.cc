@@ -27,4 +27,14 @@ TEST_CASE("slices and splits address the same elements") {
 TEST_CASE("sizes are 64-bit") {
   Tensor t(nullptr, DType::f32, {70000, 70000});
   CHECK(t.bytes() == 19600000000);
+  CHECK(Shape{1 << 28, 1 << 28}.numel() == kMostElements);
+}
+
+TEST_CASE("sizes beyond every memory are an error, not a smaller number") {
+  const std::int64_t n = std::int64_t{1} << 32;
+  CHECK_THROWS_AS((Shape{2, n, n}.numel()), UsageError);
+  CHECK_THROWS_AS((Shape{n, n, n, n}.numel()), UsageError);  // 0 in 64 bits
+  CHECK_THROWS_AS(product({1 << 29, 1 << 28}), UsageError);
+  CHECK(Shape{n, n, n, 0}.numel() == 0);
+  CHECK(product({}) == 1);
 }

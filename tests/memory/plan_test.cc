@@ -148,3 +148,18 @@ TEST_CASE("sizes beyond 32 bits") {
   CHECK(plan.arena_bytes() == (std::int64_t{1} << 47));
   CHECK(plan.totals().sum() == plan.arena_bytes());
 }
+
+TEST_CASE("sizes beyond every memory are refused with the tensor's name") {
+  const std::int64_t n = std::int64_t{1} << 32;
+  PlanBuilder builder;
+  builder.phase("train");
+  try {
+    builder.scratch("layer 3", "probabilities", {1, 2, n, n}, DType::f32, Kind::saved, 0, 1);
+    FAIL("a size that is 0 in 64 bits was planned");
+  } catch (const UsageError& error) {
+    CHECK(std::string(error.what()).find("layer 3: tensor 'probabilities'") == 0);
+  }
+  for (int i = 0; i < 64; ++i)  // each fits, not all together
+    builder.scratch("layer", "x", {kMostElements}, DType::u8, Kind::saved, 0, 1);
+  CHECK_THROWS_AS(builder.build(), UsageError);
+}

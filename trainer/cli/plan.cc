@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,7 +45,11 @@ DeviceInfo planned_device(const PlanCommand& options, const Config& config) {
 // Bytes of the arenas with another context. The data need not have such long samples.
 std::int64_t bytes_at(Config config, const DeviceInfo& device, int ranks, std::int64_t context) {
   config.model.context = context;
-  return plan_training(config, device, ranks).plan.arena_bytes();
+  try {
+    return plan_training(config, device, ranks).plan.arena_bytes();
+  } catch (const UsageError&) {  // larger than every memory
+    return std::numeric_limits<std::int64_t>::max();
+  }
 }
 
 void print_longest(const Config& config, const DeviceInfo& device, int ranks, std::int64_t memory) {
@@ -75,8 +80,9 @@ void run(const PlanCommand& options) {
     fmt::print("{}\n", plan_json(run.plan));
     return;
   }
-  const RunPlan naive = plan_training(with_naive_attention(config), device, options.ranks);
-  fmt::print("{}", plan_table(run.plan, &naive.plan));
+  const auto naive = plan_naive_training(config, device, options.ranks);
+  fmt::print("{}", plan_table(run.plan, naive ? &naive->plan : nullptr));
+  if (!naive) fmt::print("with naive attention the scores are larger than every memory\n");
   if (memory > 0) print_longest(config, device, options.ranks, memory);
 }
 

@@ -95,6 +95,19 @@ TEST_CASE("only naive needs memory that grows with the square of the length") {
   }
 }
 
+TEST_CASE("shapes beyond every memory are refused, not wrapped to small ones") {
+  const std::int64_t n = std::int64_t{1} << 32;
+  for (auto strategy : {AttentionStrategy::automatic, AttentionStrategy::naive,
+                        AttentionStrategy::split, AttentionStrategy::decode}) {
+    AttentionProblem x = problem(n, 4, n, n);
+    x.options.strategy = strategy;
+    CHECK_THROWS_AS(select_attention(x, cpu_of(2)), UsageError);
+  }
+  AttentionProblem x = problem(1, 1, n, n);  // its scores take 2^66 bytes
+  x.options.strategy = AttentionStrategy::naive;
+  CHECK_THROWS_AS(select_attention(x, cpu_of(2)), UsageError);
+}
+
 TEST_CASE("the table prints itself, with the pick marked") {
   const std::string text = explain_attention(problem(1, 8, 1, 4096), cpu_of(2));
   for (const char* part : {"* decode", "  split", "  tiled", "  naive", "pick: decode"})
