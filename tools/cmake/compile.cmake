@@ -20,7 +20,7 @@ foreach(pool cxx_jobs cuda_jobs)
     set(${pool} 1)
   endif()
 endforeach()
-set_property(GLOBAL PROPERTY JOB_POOLS cxx=${cxx_jobs} cuda=${cuda_jobs})
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS cxx=${cxx_jobs} cuda=${cuda_jobs})
 set(CMAKE_JOB_POOL_COMPILE cxx)
 
 option(TILEFOLD_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
