@@ -174,7 +174,8 @@ ConfigKey limit_key() {
           "limit",
           "size",
           "auto, or a size: 2GiB, 141GB, bytes",
-          "a run whose plan is larger is refused at the start; auto: what is available",
+          "a run whose plan is larger is refused at the start; auto: what is available, to the "
+          "container too",
           [](Config& c, const YamlNode& node) {
             if (node.type != YamlNode::Type::scalar) return false;
             const auto bytes = node.text == "auto" ? 0 : parse_size(node.text);

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <string>
 
+#include "base/host_memory.h"
 #include "cpu/attention/tile_kernels.h"
 #include "cpu/blas.h"
 #include "cpu/ops.h"
@@ -34,17 +34,6 @@ constexpr Backend kBackend = {
     .copy = cpu::copy,
 };
 
-// A field of /proc/meminfo in bytes; 0 if it is not there.
-std::int64_t meminfo_bytes(const std::string& field) {
-  std::ifstream in("/proc/meminfo");
-  std::string name, unit;
-  for (std::int64_t kib; in >> name >> kib;) {
-    std::getline(in, unit);
-    if (name == field + ":") return kib * 1024;
-  }
-  return 0;
-}
-
 std::int64_t round_to_pages(std::int64_t bytes) {
   const std::int64_t page = sysconf(_SC_PAGESIZE);
   return (bytes + page - 1) / page * page;
@@ -59,7 +48,7 @@ class MappedMemory : public Memory {
     void* at = mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     require(at != MAP_FAILED, "the system refuses ", bytes_, " bytes of memory (",
-            std::strerror(errno), "); ", meminfo_bytes("MemAvailable"), " bytes are available");
+            std::strerror(errno), "); ", host_memory().usable(), " bytes are available");
     data_ = static_cast<std::byte*>(at);
     *counter_ += bytes_;
   }
@@ -79,7 +68,7 @@ class CpuDevice : public Device {
     cpu::prepare_blas();  // the parallelism is ours: bits do not depend on it
     info_.kind = DeviceKind::cpu;
     info_.name = str("cpu, ", threads_, threads_ == 1 ? " thread" : " threads");
-    info_.memory_bytes = meminfo_bytes("MemTotal");
+    info_.memory_bytes = host_memory().usable_total();
     info_.processors = threads_;
     const std::int64_t l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     info_.shared_bytes = l2 > 0 ? l2 : 1 << 20;
@@ -97,7 +86,7 @@ class CpuDevice : public Device {
     return std::make_unique<MappedMemory>(bytes, &host_allocated_);
   }
   std::int64_t allocated_bytes() const override { return allocated_; }
-  std::int64_t free_bytes() const override { return meminfo_bytes("MemAvailable"); }
+  std::int64_t free_bytes() const override { return host_memory().usable(); }
 
   void copy_to_device(Stream&, void* dst, const void* src, std::int64_t bytes) override {
     std::memcpy(dst, src, static_cast<std::size_t>(bytes));

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/parallel.h"
 #include "comm/communicator.h"
 #include "comm/launcher.h"
@@ -21,28 +22,6 @@
 
 namespace tilefold {
 namespace {
-
-// What the control groups of this process still allow: the least over the groups it lies in; 0: no
-// limit. Version 2 only; version 1 hosts are shown without one.
-std::int64_t cgroup_room() {
-  std::ifstream own("/proc/self/cgroup");
-  std::string path;  // "/user.slice/..."
-  for (std::string line; std::getline(own, line);)
-    if (line.rfind("0::", 0) == 0) path = line.substr(3);
-  std::int64_t room = 0;
-  for (;;) {
-    const std::string group = "/sys/fs/cgroup" + path;
-    std::int64_t most = 0, used = 0;
-    std::ifstream(group + "/memory.max") >> most;  // "max" (no limit) leaves 0
-    std::ifstream(group + "/memory.current") >> used;
-    if (most > 0) {
-      const std::int64_t here = std::max<std::int64_t>(most - used, 1);
-      room = room == 0 ? here : std::min(room, here);
-    }
-    if (path.empty() || path == "/") return room;
-    path.erase(path.rfind('/'));
-  }
-}
 
 std::string processor_name() {
   std::ifstream in("/proc/cpuinfo");
@@ -95,9 +74,10 @@ RankFacts facts_of(const Communicator& comm) {
   facts.local_size = comm.local_size();
   facts.host_cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   facts.allowed_cores = allowed_cores();
-  facts.memory_bytes = device->info().memory_bytes;
-  facts.available_bytes = device->free_bytes();
-  facts.limit_bytes = cgroup_room();
+  const HostMemory memory = host_memory();
+  facts.memory_bytes = memory.total;
+  facts.available_bytes = memory.available;
+  facts.limit_bytes = memory.container_available;
   struct statvfs shared;
   if (statvfs("/dev/shm", &shared) == 0)
     facts.shared_free_bytes = static_cast<std::int64_t>(shared.f_bavail * shared.f_frsize);

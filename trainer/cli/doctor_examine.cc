@@ -35,9 +35,11 @@ void examine_host(const RankFacts& first, std::vector<Finding>& found) {
                    ranks, " ranks need about ", (ranks * kSharedBytesOfRank) >> 20,
                    " MiB to talk: enlarge it (docker run --shm-size=1g)")});
   if (first.limit_bytes > 0 && first.limit_bytes < first.available_bytes)
-    found.push_back({false, str("this container may use ", gb(first.limit_bytes),
-                                " more, less than the ", gb(first.available_bytes), " that ", host,
-                                " has available: set memory.limit to at most that")});
+    found.push_back(
+        {false, str("this container may use ", gb(first.limit_bytes), " more, less than the ",
+                    gb(first.available_bytes), " that ", host,
+                    " has available: memory.limit auto keeps to that; give the container "
+                    "more (docker run --memory) for larger runs")});
 }
 
 }  // namespace
