@@ -58,6 +58,14 @@ hid_t file_type(DType dtype) {
   throw std::logic_error("unknown dtype");
 }
 
+// Of any length, which is what h5py gives back as text; its characters lie in the file's heap.
+Hdf5Id text_type() {
+  Hdf5Id type = checked(H5Tcopy(H5T_C_S1), H5Tclose, "string type");
+  check(H5Tset_size(type, H5T_VARIABLE) >= 0, "string length");
+  H5Tset_cset(type, H5T_CSET_UTF8);
+  return type;
+}
+
 Hdf5Id string_type(std::size_t length) {
   Hdf5Id type = checked(H5Tcopy(H5T_C_S1), H5Tclose, "string type");
   check(H5Tset_size(type, std::max<std::size_t>(length, 1)) >= 0, "string length");
@@ -66,16 +74,25 @@ Hdf5Id string_type(std::size_t length) {
   return type;
 }
 
-void write_attribute(hid_t object, const std::string& name, const Hdf5Value& value) {
+// Texts of the root go to the heap, which then lies before all arrays; those of arrays must not,
+// for a heap that grows between two arrays would not lie in the metadata block.
+enum class Texts { in_heap, in_header };
+
+void write_attribute(hid_t object, const std::string& name, const Hdf5Value& value, Texts texts) {
   const Hdf5Id space = checked(H5Screate(H5S_SCALAR), H5Sclose, name);
   Hdf5Id type;
   const void* data = nullptr;
+  const char* characters = nullptr;
   if (const auto* number = std::get_if<std::int64_t>(&value)) {
     type = checked(H5Tcopy(H5T_STD_I64LE), H5Tclose, name);
     data = number;
   } else if (const auto* real = std::get_if<double>(&value)) {
     type = checked(H5Tcopy(H5T_IEEE_F64LE), H5Tclose, name);
     data = real;
+  } else if (texts == Texts::in_heap) {
+    type = text_type();
+    characters = std::get<std::string>(value).c_str();
+    data = &characters;
   } else {
     const std::string& text = std::get<std::string>(value);
     type = string_type(text.size());
@@ -125,7 +142,8 @@ haddr_t lay_out(hid_t file, const Item& item) {
   const Hdf5Id set =
       checked(H5Dcreate2(file, item.name.c_str(), type, space, links, create, H5P_DEFAULT),
               H5Dclose, item.name);
-  for (const auto& [name, value] : item.attributes) write_attribute(set, name, value);
+  for (const auto& [name, value] : item.attributes)
+    write_attribute(set, name, value, Texts::in_header);
   return H5Dget_offset(set);
 }
 
@@ -190,7 +208,8 @@ void Hdf5Writer::write(FunctionRef<void(std::span<const std::byte>)> sink) const
   H5Pset_small_data_block_size(access, 0);
   const Hdf5Id file =
       checked(H5Fcreate("tilefold.h5", H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose, "file");
-  for (const auto& [name, value] : contents_->root.attributes) write_attribute(file, name, value);
+  for (const auto& [name, value] : contents_->root.attributes)
+    write_attribute(file, name, value, Texts::in_heap);
 
   std::vector<std::pair<haddr_t, const Item*>> arrays;
   for (const Item& item : items) {

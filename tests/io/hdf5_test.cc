@@ -68,6 +68,41 @@ TEST_CASE("attributes and texts come back") {
   CHECK(error_of([&] { reader.attributes("z"); }).find("no object named z") != std::string::npos);
 }
 
+TEST_CASE("texts of the root are of variable length, as other programs read them best") {
+  const Scratch scratch;
+  const std::string path = scratch.path("t.h5");
+  std::vector<float> values(1000, 2.5f);
+  std::vector<std::string> texts;
+  Hdf5Writer writer;
+  for (int i = 0; i < 20; ++i) {
+    texts.push_back(std::string(static_cast<std::size_t>(i * i * 150), static_cast<char>('a' + i)));
+    writer.set("", str("text ", i), texts.back());  // more than one heap holds
+    writer.add(str("array ", i), ConstTensor(values.data(), DType::f32, {1000}));
+    writer.set(str("array ", i), "unit", "m/s \xc3\xbc");
+  }
+  writer.save(path);
+  {
+    const Hdf5Reader reader(path);
+    const auto root = reader.attributes();
+    for (int i = 0; i < 20; ++i) {
+      CHECK(std::get<std::string>(root.at(str("text ", i))) == texts[static_cast<std::size_t>(i)]);
+      const std::string name = str("array ", i);
+      CHECK(std::get<std::string>(reader.attributes(name).at("unit")) == "m/s \xc3\xbc");
+      std::vector<float> back(1000);
+      reader.read(name, Tensor(back.data(), DType::f32, {1000}));
+      CHECK(back == values);
+    }
+  }
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const hid_t attribute = H5Aopen(file, "text 3", H5P_DEFAULT);
+  const hid_t type = H5Aget_type(attribute);
+  CHECK(H5Tis_variable_str(type) > 0);
+  CHECK(H5Tget_cset(type) == H5T_CSET_UTF8);
+  H5Tclose(type);
+  H5Aclose(attribute);
+  H5Fclose(file);
+}
+
 TEST_CASE("many arrays, long names and deep groups fit the metadata block") {
   const Scratch scratch;
   std::vector<std::int32_t> values(2000);
