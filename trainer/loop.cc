@@ -181,8 +181,14 @@ class Loop {
   void report_memory() {
     MeasuredMemory measured;
     measured.arenas = session_->device->allocated_bytes();
-    measured.resident_start = session_->resident_before;
-    measured.resident_peak = resident_memory().peak;
+    const ResidentMemory now = resident_memory();
+    measured.resident_start = session_->before.now;
+    measured.resident_peak = now.peak;
+    if (session_->device->info().kind == DeviceKind::cpu) {
+      std::int64_t outside = now.anonymous - session_->before.anonymous;
+      for (const auto& memory : session_->arena->memory()) outside -= resident_bytes(memory);
+      measured.outside = std::max<std::int64_t>(outside, 0);  // pages are counted in batches
+    }
     std::vector<std::string> untouched;
     if (session_->config.memory.check) untouched = session_->arena->untouched();
     if (!lead()) return;

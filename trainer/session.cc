@@ -1,7 +1,6 @@
 #include "trainer/session.h"
 
 #include "trainer/ranks.h"
-#include "trainer/report/resident.h"
 
 namespace tilefold {
 Config resolve(Config config, const Dataset& data) {
@@ -18,13 +17,13 @@ std::int64_t memory_limit(const Config& config, const Device& device, const Comm
 std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm) {
   auto session = std::make_unique<Session>();
   Session& s = *session;
-  s.device =
-      open_model_device(config.run.device, comm.local_rank(), threads_of(config.run, comm.local_size()));
+  s.device = open_model_device(config.run.device, comm.local_rank(),
+                               threads_of(config.run, comm.local_size()));
   s.stream = s.device->make_stream();
   s.data = open_dataset(config);
   s.config = resolve(config, *s.data);
   s.run = plan_training(s.config, s.device->info(), comm.size());
-  s.resident_before = resident_memory().now;
+  s.before = resident_memory();
   s.arena = std::make_unique<Arena>(*s.device, s.run.plan, memory_limit(s.config, *s.device, comm),
                                     config.memory.check ? Watch::on : Watch::off);
   return session;

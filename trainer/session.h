@@ -8,6 +8,7 @@
 #include "device/arena.h"
 #include "device/device.h"
 #include "trainer/data/dataset.h"
+#include "trainer/report/resident.h"
 #include "trainer/run_plan.h"
 
 namespace tilefold {
@@ -23,7 +24,7 @@ struct Session {
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Dataset> data;
   RunPlan run;
-  std::int64_t resident_before = -1;  // bytes of the process before the arenas
+  ResidentMemory before;  // of the process, without the arenas
   std::unique_ptr<Arena> arena;
 
   Context context() { return {*device, *stream}; }

@@ -210,6 +210,13 @@ Tensor Arena::tensor(TensorId id) const {
   return Tensor(arena + t.offset, t.dtype, t.shape);
 }
 
+std::array<std::span<const std::byte>, 2> Arena::memory() const {
+  const auto whole = [](const Memory& x) {
+    return std::span<const std::byte>(x.data(), static_cast<std::size_t>(x.bytes()));
+  };
+  return {whole(*persistent_), whole(*scratch_)};
+}
+
 void Arena::begin(int phase) {
   if (watcher_) watcher_->begin(phase);
 }

@@ -1,13 +1,16 @@
 // The two arenas of a plan, taken from a device in one piece each, and the watch over them.
 //
 // With Watch::on, on the CPU only: at each step newborn and dead tensors are filled with a NaN
-// pattern (what is read outside its life becomes visible), guard zones are compared with theirs, and
-// the high-water mark of written bytes is kept, so that a test can show that all that was planned is
-// used and nothing else touched. Without it a step costs nothing.
+// pattern (what is read outside its life becomes visible), guard zones are compared with theirs,
+// and the high-water mark of written bytes is kept, so that a test can show that all that was
+// planned is used and nothing else touched. Without it a step costs nothing.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +31,8 @@ class Arena {
 
   const Plan& plan() const { return plan_; }
   Tensor tensor(TensorId id) const;  // kNoTensor gives an empty view
+  // The persistent arena and the scratch arena, as the device handed them out.
+  std::array<std::span<const std::byte>, 2> memory() const;
 
   // Called by whoever runs the phase, as each step starts. Steps do not go back within a pass.
   // Inputs may be filled before begin(); what lives to the last step may be read after end(), until

@@ -94,6 +94,9 @@ class Runs(ProgramTest):
             self.assertEqual(memory["totals"]["predicted"], plan["arena_bytes"])
             self.assertEqual(sum(plan["totals"].values()), plan["arena_bytes"])
             self.assertEqual(memory["layers"], plan["layers"])
+            # Threads' stacks, BLAS buffers and batches: something, but not an arena's worth.
+            self.assertGreater(memory["process"]["outside_arenas"], 0)
+            self.assertLess(memory["process"]["outside_arenas"], 50 << 20)
             self.assertNotIn("never written", done.stdout)
 
     def test_an_existing_run_is_refused_kept_or_replaced(self):

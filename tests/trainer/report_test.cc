@@ -95,7 +95,9 @@ TEST_CASE("tables show equal layers once, with the naive plan beside them") {
   measured.arenas = plan.arena_bytes();
   measured.resident_start = 10 << 20;
   measured.resident_peak = 12 << 20;
+  measured.outside = 3 << 20;
   const std::string end = memory_table(plan, &naive, measured);
+  CHECK(has(end, "3.00 MiB taken outside the arenas"));
   CHECK(has(end, "layers 0-2, each"));
   CHECK(has(end, "difference 0"));
   CHECK(has(end, "10.0 MiB resident at the start, 12.0 MiB at the peak: 2.00 MiB above"));
@@ -134,11 +136,17 @@ TEST_CASE("resident memory follows what is touched") {
   REQUIRE(memory != MAP_FAILED);
   for (std::size_t i = 0; i < size; i += 4096) static_cast<char*>(memory)[i] = 1;
   const ResidentMemory during = resident_memory();
+  const auto* bytes = static_cast<const std::byte*>(memory);
+  CHECK(resident_bytes({bytes, size}) == static_cast<std::int64_t>(size));
+  madvise(static_cast<char*>(memory) + size / 4, size / 2, MADV_DONTNEED);
+  CHECK(resident_bytes({bytes, size}) == static_cast<std::int64_t>(size / 2));
+  CHECK(resident_bytes({bytes, size / 2 + 1}) == static_cast<std::int64_t>(size / 4));
   munmap(memory, size);
   const ResidentMemory after = resident_memory();
   const auto grown = static_cast<std::int64_t>(size) * 9 / 10;
   CHECK(during.now - before.now > grown);
   CHECK(during.now - after.now > grown);
+  CHECK(during.anonymous - before.anonymous > grown);
   CHECK(after.peak > during.now - (1 << 20));  // the system counts in batches of pages
 }
 

@@ -66,7 +66,7 @@ std::string memory_json(const Plan& plan, const MeasuredMemory& measured) {
   json.newline().key("process").begin_object();
   write_measured(json, "resident_start", measured.resident_start);
   write_measured(json, "resident_peak", measured.resident_peak);
-  write_measured(json, "libraries", measured.libraries);
+  write_measured(json, "outside_arenas", measured.outside);
   json.end_object().newline().end_object();
   return text + "\n";
 }

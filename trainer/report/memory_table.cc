@@ -161,8 +161,9 @@ std::string memory_table(const Plan& plan, const Plan* naive, const MeasuredMemo
         human_bytes(measured.resident_start).c_str(), human_bytes(measured.resident_peak).c_str(),
         human_bytes(above).c_str(), human_bytes(predicted).c_str());
   }
-  if (measured.libraries >= 0)
-    add(text, "libraries %s allocated on their own\n", human_bytes(measured.libraries).c_str());
+  if (measured.outside >= 0)
+    add(text, "          %s taken outside the arenas: by libraries, threads, batches on the host\n",
+        human_bytes(measured.outside).c_str());
   return text;
 }
 
