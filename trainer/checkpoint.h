@@ -1,10 +1,11 @@
 // A run's state as one checkpoint file: what it holds, how it is written and read back.
 //
 //   texts    config (resolved YAML), vocabulary, plan (JSON)
-//   numbers  step (updates done), consumed (samples), seed, world (ranks)
+//   numbers  step (updates done), consumed (samples), seed,
+//            row_constants_first_sample, row_constants_samples: which batch they belong to
 //   arrays   weights/LAYER/NAME, adam_m/LAYER/NAME, adam_v/LAYER/NAME      float32 (float64)
 //            row_constants/LAYER/m and l  [samples, heads, seq] or [1, heads, tokens] when packed
-//            row_constants/tokens, targets, positions, cu_seqlens: the batch they belong to
+//            row_constants/tokens, targets, positions, cu_seqlens: that batch
 //
 // Random state is seed and step: every draw is a function of them (Philox). Row constants are those
 // of one forward without dropout of the saved weights over the last step's first micro-batch of

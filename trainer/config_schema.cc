@@ -315,7 +315,7 @@ std::vector<ConfigKey> train_keys() {
       number("train", "min_lr", At{train, &T::min_lr}, not_negative, "0 to lr",
              "learning rate of the last step"),
       integer("train", "warmup_steps", At{train, &T::warmup_steps}, 0, kMost,
-              "steps of linear warm-up; then half a cosine down to min_lr"),
+              "steps of linear warm-up, at most train.steps; then half a cosine down to min_lr"),
       number("train", "weight_decay", At{train, &T::weight_decay}, not_negative, "0 or more",
              "decoupled, on matrices only"),
       number("train", "beta1", At{train, &T::beta1}, fraction, "0 or more, below 1", "of AdamW"),
@@ -348,7 +348,7 @@ std::vector<ConfigKey> other_keys() {
             At{&Config::checkpoint, &CheckpointConfig::row_constants},
             "save m and l of every layer, for checkpoint verify"),
       truth("parallel", "shard_optimizer", At{&Config::parallel, &ParallelConfig::shard_optimizer},
-            "share optimizer state out over the ranks"),
+            "share optimizer state out over the ranks; not offered so far, only false is allowed"),
   };
 }
 

@@ -11,7 +11,7 @@
 
 namespace tilefold {
 
-// One sequence. `run` has prefill and decode phases for one sample, `arena` holds weights.
+// One sequence. `run` has the phase of generation for one sample, `arena` holds weights.
 class Generator {
  public:
   Generator(const RunPlan& run, Arena& arena, Context ctx, std::int64_t vocab);

@@ -33,13 +33,12 @@ struct RunPlan {
   int update_phase = -1;
 };
 
-// Training: train, eval and update phases. REQUIRES: config.model.vocab > 0 and every other "0:
-// from
-// ..." of the model resolved.
+// Training: train, eval and update phases. REQUIRES: model.vocab and every other size that 0 leaves
+// open is resolved.
 RunPlan plan_training(const Config& config, const DeviceInfo& device, int world);
 // Weights and an eval phase of `samples` sequences.
 RunPlan plan_evaluation(const Config& config, const DeviceInfo& device, std::int64_t samples);
-// Weights, prefill and decode with a cache of `cache_length` positions.
+// Weights and the phase of generation with a cache of `cache_length` positions.
 RunPlan plan_generation(const Config& config, const DeviceInfo& device, std::int64_t samples,
                         std::int64_t cache_length);
 

@@ -1,9 +1,9 @@
 // The learning rate of each step: linear warm-up, then half a cosine.
 //
-//   step < warmup            lr (step + 1) / warmup
-//   peak = max(warmup, 1) - 1, the first step with rate lr
-//   peak <= step < steps     min_lr + (lr - min_lr) (1 + cos(pi (step - peak) / (steps - 1 -
-//   peak))) / 2 step >= steps            min_lr
+//   step < warmup           lr (step + 1) / warmup
+//   peak <= step < last     min_lr + (lr - min_lr) (1 + cos(pi (step - peak) / (last - peak))) / 2
+//   step >= last            min_lr
+//   peak = max(warmup, 1) - 1, the first step with rate lr      last = steps - 1
 //
 // step counts from 0. So the first step is above 0, lr is reached, and the last step has min_lr to
 // the bit. Where warm-up fills the run (warmup >= steps) there is no decay: the last step has the

@@ -32,7 +32,7 @@ std::int64_t check_file(const std::string& path) {
   const InputFile file(path);
   std::array<unsigned char, 64> head{};
   require(file.size() >= 64, "cannot read ", path,
-          ": not an HDF5 file (expected at least 96 bytes, found ", file.size(), ")");
+          ": not an HDF5 file (expected at least 64 bytes, found ", file.size(), ")");
   file.read(0, std::as_writable_bytes(std::span(head)));
   const auto recorded = recorded_size(head);
   require(recorded.has_value(), "cannot read ", path, ": not an HDF5 file (no signature)");

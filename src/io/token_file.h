@@ -1,7 +1,7 @@
 // Token files, read at any position. Formats, told apart by their first bytes:
-//   HDF5        a one-dimensional data set of integers, named by the caller
-//   llm.c       256 x int32 {20240520, 1, tokens, 0 ...}, then uint16; or {20240801, 7, ...},
-//   uint32 headerless  uint16
+//   HDF5         a one-dimensional data set of integers, named by the caller
+//   llm.c        256 x int32 {20240520, 1, tokens, 0 ...}, then uint16; {20240801, 7, ...}: uint32
+//   headerless   uint16
 // all little-endian. Positions are 64-bit and the file stays on the disk; only an HDF5 data set
 // that is chunked, filtered or big-endian is read into memory when it is opened.
 #pragma once

@@ -1,7 +1,7 @@
 // The memory plan: every tensor of a run, known before anything is allocated.
 //
 // Two arenas. The persistent one holds what lives as long as the run (weights, gradients, optimizer
-// state, tables). The scratch one is shared by the phases (train, eval, prefill, decode), which do
+// state, tables). The scratch one is shared by the phases (train, eval, update, generate), which do
 // not run at the same time: its size is the largest phase's. In a phase time is counted in steps
 // (one per piece of forward or backward work, numbered by whoever declares); a tensor owns its bytes
 // from the step it is born in to the step it is last read in, both included, and tensors whose lives

@@ -1,4 +1,4 @@
-// tilefold checkpoint inspect FILE ; tilefold checkpoint verify FILE
+// tilefold checkpoint inspect FILE | compare FILE OTHER | verify FILE
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -109,9 +109,9 @@ void add_checkpoint_commands(CLI::App& app) {
   both->callback([options] { compare(*options); });
   CLI::App* replay = group->add_subcommand(
       "verify",
-      "Replay the saved batch with the saved weights and compare each layer's row constants (m, "
-      "l): "
-      "equal bits on the same build and device, within rounding elsewhere. Exit status 1 if not.");
+      "Replay the saved batch with the saved weights and compare each layer's row constants "
+      "(m, l): equal bits on the same build and device, within rounding elsewhere. Exit status 1 "
+      "if not.");
   add_path(replay);
   replay->add_option("--device", options->device, "auto, cpu, cuda")->capture_default_str();
   replay->add_option("--threads", options->threads, "CPU threads; 0: all allowed cores")

@@ -93,8 +93,7 @@ void add_plan_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "plan",
       "Print the bytes of every tensor of a training run before it starts, beside those of the "
-      "same "
-      "run with attention that stores its scores. Needs neither the device nor much memory.");
+      "same run with attention that stores its scores. Needs neither the device nor much memory.");
   command->add_option("config", options->config, "YAML file (keys: tilefold --help-config)")
       ->required();
   command

@@ -56,7 +56,7 @@ class Model {
   ~Model();
 
   // Declarations, in this order; each phase at most once. `training` false leaves out gradients,
-  // optimizer state and 16-bit masters that only an update needs.
+  // optimizer state and float32 masters that only an update needs.
   void declare_weights(PlanBuilder& plan, bool training);
   void declare_train(PlanBuilder& plan, const PhaseShape& shape);
   void declare_eval(PlanBuilder& plan, const PhaseShape& shape);
@@ -71,17 +71,15 @@ class Model {
   // Rotary tables and 16-bit copies, after weights were loaded.
   void refresh(Context ctx, Arena& arena) const;
 
-  // One micro-batch: adds to the gradients and to loss_sum() (f64 [1], device). The input tensors
-  // of the phase (train_input) hold the batch. layer_done(i) is called as backward leaves layer i
-  // for the last micro-batch's sake of the reducer; layers count as Parameter::layer_index,
-  // downwards.
+  // One micro-batch: adds to the gradients and to train_loss_sum(). train_inputs() hold the batch.
+  // layer_done(i) is called when backward has written the last gradient of layer i; layers count as
+  // Parameter::layer_index, downwards.
   void train_step(Context ctx, Arena& arena, const Batch& batch, const StepState* state,
                   FunctionRef<void(int layer)> layer_done) const;
-  // Forward only; losses(), predictions() of the eval phase hold the result.
+  // Forward only; eval_losses() and eval_predictions() hold the result.
   void evaluate(Context ctx, Arena& arena, const Batch& batch) const;
   // Forward over batch.seq new tokens a sample, whose cache places are start..; logits() of the
-  // last of them. One token after the first is the decode part of the phase, more are its prefill
-  // part.
+  // last of them. One token behind others takes the decode pass, more take the prompt's.
   void generate(Context ctx, Arena& arena, const Batch& batch, std::int64_t start) const;
 
   // Planned tensors that the outside fills or reads; sized for the declared shapes.
@@ -91,11 +89,11 @@ class Model {
   const Inputs& train_inputs() const;
   const Inputs& eval_inputs() const;
   const Inputs& generate_inputs() const;
-  TensorId train_loss_sum() const;    // f64 [1]
-  TensorId train_losses() const;      // f32 [tokens]
-  TensorId eval_losses() const;       // f32 [tokens]
-  TensorId eval_predictions() const;  // i32 [tokens]
-  TensorId logits() const;            // f32 [samples, vocab]
+  TensorId train_loss_sum() const;    // [1] f64
+  TensorId train_losses() const;      // [tokens] f32 (f64 for f64)
+  TensorId eval_losses() const;       // [tokens] f32 (f64 for f64)
+  TensorId eval_predictions() const;  // [tokens] i32
+  TensorId logits() const;            // [samples, vocab] f32 (f64 for f64)
   // Row constants of each layer's attention after evaluate() when the eval phase keeps them.
   std::vector<std::pair<TensorId, TensorId>> eval_row_constants() const;  // m, l a layer
 

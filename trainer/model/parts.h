@@ -137,7 +137,7 @@ struct Declaration {
                       int last);
   // Of step `now`; none if no bytes are needed.
   TensorId workspace(const std::string& layer, std::int64_t bytes, int now);
-  // The most bytes over the batches of 1..samples sequences: bytes(samples) or bytes(tokens).
+  // The most that any batch of 1 to `samples` sequences needs.
   std::int64_t most(FunctionRef<std::int64_t(std::int64_t samples)> bytes) const;
   std::int64_t linear_bytes(std::int64_t in, std::int64_t out) const;
   std::int64_t norm_backward_bytes() const;
@@ -224,7 +224,7 @@ struct Model::Parts {
   PassTensors decode;  // of generation: one token after others
 };
 
-// Throws Error naming `phase` if it was not declared or the batch is larger than declared.
+// Throws Error naming the phase if the batch is larger than declared. REQUIRES: it was declared.
 void check_batch(const char* name, const Phase& phase, const Batch& batch);
 // Input tensors of a phase that starts at step 0, alive to `last`.
 Model::Inputs declare_inputs(PlanBuilder& plan, const PhaseShape& shape, bool targets, int last);
