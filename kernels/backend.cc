@@ -1,35 +1,21 @@
 // The CUDA backend table.
 #include "base/error.h"
-#include "kernels/attention/hopper.h"
-#include "kernels/attention/plain.h"
-#include "kernels/attention/select.h"
+#include "kernels/attention/cuda.h"
 #include "kernels/device.h"
 
 namespace tilefold::cuda {
 namespace {
 
-// Rows of the table with tiles of queries are the Hopper kernels'; addresses and strides that the
-// copy engine cannot take go to the plain one, whose workspace is no larger.
-bool on_hopper(const AttentionChoice& choice) { return choice.tile_q > 1; }
-
 void attention_forward(Stream& stream, const AttentionForward& args,
                        const AttentionChoice& choice) {
   const auto& cuda = static_cast<CudaStream&>(stream);
-  if (on_hopper(choice) && attention::hopper_copies(args)) {
-    attention::hopper_forward(args, cuda.processors(), cuda.handle());
-  } else {
-    attention::plain_forward(args, cuda.handle());
-  }
+  attention::cuda_forward(args, choice, cuda.processors(), cuda.handle());
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args,
                         const AttentionChoice& choice) {
   const auto& cuda = static_cast<CudaStream&>(stream);
-  if (on_hopper(choice) && attention::hopper_copies(args)) {
-    attention::hopper_backward(args, cuda.processors(), cuda.handle());
-  } else {
-    attention::plain_backward(args, cuda.handle());
-  }
+  attention::cuda_backward(args, choice, cuda.processors(), cuda.handle());
 }
 
 // An op without a kernel yet. Training on such a device is refused when it is opened

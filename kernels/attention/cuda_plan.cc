@@ -1,9 +1,16 @@
 // What the CUDA kernels can run and need: in every build, with or without CUDA.
+#include <algorithm>
+
 #include "base/error.h"
+#include "kernels/attention/decode_tiles.h"
 #include "kernels/attention/hopper.h"
 #include "kernels/attention/hopper_tiles.h"
 #include "kernels/attention/hopper_workspace.h"
+#include "kernels/attention/naive.h"
+#include "kernels/attention/naive_layout.h"
 #include "kernels/attention/plain.h"
+#include "kernels/attention/portable.h"
+#include "kernels/attention/tiled_tiles.h"
 
 namespace tilefold::attention {
 
@@ -37,5 +44,29 @@ const char* plain_refusal(const AttentionProblem& p) {
 std::int64_t plain_workspace(const AttentionProblem& p) {
   return p.backward ? p.batch * p.heads * p.seq_q * 4 : 0;
 }
+
+std::string portable_refusal(const AttentionProblem& p, const DeviceInfo& device) {
+  if (device.compute_capability < 80)
+    return str("the device has compute capability ", device.compute_capability / 10, ".",
+               device.compute_capability % 10, "; needed: 8.0 or above");
+  const int row_bytes = padded_width(p.d) * static_cast<int>(size_of(p.dtype));
+  const std::int64_t shared = p.backward
+                                  ? backward_shared(row_bytes)
+                                  : std::max(forward_shared(row_bytes), decode_shared(row_bytes));
+  if (shared > device.shared_bytes)
+    return str("d is ", p.d, " in ", name_of(p.dtype), ", which takes ", shared,
+               " bytes of shared memory; the device has ", device.shared_bytes, " a block");
+  return {};
+}
+
+std::int64_t partials_bytes(std::int64_t rows, std::int64_t d) { return rows * (d + 2) * 4; }
+
+std::int64_t portable_workspace(const AttentionProblem& p, std::int64_t parts) {
+  const std::int64_t rows = p.batch * p.heads * p.seq_q;
+  if (p.backward) return rows * 4;
+  return parts > 1 ? partials_bytes(parts * rows, p.d) : 0;
+}
+
+std::int64_t naive_workspace(const AttentionProblem& p) { return NaiveLayout(p).bytes; }
 
 }  // namespace tilefold::attention

@@ -1,48 +1,17 @@
 // The body of plain.h. A warp takes one row and goes over the others 32 at a time: each lane makes
 // one score, then all lanes gather the 32 rows' columns, each its own. No chain of additions is
-// longer than a part: a score sums d in parts of kScorePart columns, the 32 rows of a step are added
-// up before they join a sum (in one chain a score of d 128 loses 1e-6 and its p as much; sums over
-// 5,000 keys lose sqrt(5000) roundings).
+// longer than a part: a score sums d in parts of kScorePart columns, the 32 rows of a step are
+// added up before they join a sum (in one chain a score of d 128 loses 1e-6 and its p as much; sums
+// over 5,000 keys lose sqrt(5000) roundings).
 #pragma once
 
-#include "base/dtype.h"
-#include "contract/dropout.h"
-#include "kernels/attention/geometry.cuh"
-#include "kernels/ptx/math.cuh"
+#include "kernels/attention/params.cuh"
 #include "kernels/tile/launch.cuh"
 #include "kernels/tile/softmax.cuh"
 
 namespace tilefold::attention {
 
 constexpr int kPlainWarps = 4, kMostColumns = 8;  // columns of a lane: width 256
-
-struct PlainTensor {
-  void* data;
-  std::int64_t batch, row, head;  // strides in elements
-  template <class Element>
-  __device__ Element* at(int b, std::int64_t r, int h) const {
-    return static_cast<Element*>(data) + b * batch + r * row + h * head;
-  }
-};
-
-struct PlainParams {
-  PlainTensor q, k, v, o, d_o, dq, dk, dv;
-  float *m, *l, *sums;  // [batch, heads, seq_q]; sums: D
-  Documents documents;
-  Window window;
-  int batch, heads, key_heads, group, seq_q, seq_k, d;
-  float scale, softcap;
-  Dropout dropout;
-};
-
-__device__ inline float widened(float x) { return x; }
-__device__ inline float widened(bf16 x) { return ptx::widen(x); }
-__device__ inline float widened(f16 x) { return ptx::widen(x); }
-__device__ inline void narrow(float* to, float x) { *to = x; }
-template <class Element>
-__device__ inline void narrow(Element* to, float x) {
-  to->bits = static_cast<std::uint16_t>(ptx::pack<Element>(x, 0));
-}
 
 // One warp's row, and where it lies.
 struct PlainRow {
@@ -51,21 +20,6 @@ struct PlainRow {
   bool live;             // belongs to a document
   std::int64_t constants;
 };
-
-// The document of a row, by bisection; rows after the last offset have none.
-__device__ inline int document_of(const void* offsets, bool wide, int count, std::int64_t row) {
-  if (row >= offset_at(offsets, wide, count)) return -1;
-  int low = 0, high = count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (offset_at(offsets, wide, middle) <= row) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
 
 __device__ inline std::int64_t warp_index() {
   return static_cast<std::int64_t>(blockIdx.x) * kPlainWarps + threadIdx.x / 32;
@@ -85,20 +39,8 @@ __device__ inline float dot(const Element* a, const Element* b, int d) {
   return sum;
 }
 
-__device__ inline float warp_sum(float x) {
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
-  return x;
-}
-
-__device__ inline float warp_max(float x) {
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
-  return x;
-}
-
 // 1 / (1 - p) or 0, as dropout.h says; rows of the batch element.
-__device__ inline float kept(const PlainParams& p, int batch, int head, std::int64_t query,
+__device__ inline float kept(const Params& p, int batch, int head, std::int64_t query,
                              std::int64_t key) {
   const Dropout& x = p.dropout;
   if (x.p == 0) return 1;
@@ -116,7 +58,7 @@ __device__ inline float kept(const PlainParams& p, int batch, int head, std::int
 struct Score {
   float t, slope;
 };
-__device__ inline Score scored(const PlainParams& p, float product) {
+__device__ inline Score scored(const Params& p, float product) {
   const float s = product * p.scale;
   if (p.softcap == 0) return {s, 1};
   const float t = tanhf(s / p.softcap);
@@ -124,7 +66,7 @@ __device__ inline Score scored(const PlainParams& p, float product) {
 }
 
 // A warp's query row.
-__device__ inline PlainRow query_row(const PlainParams& p) {
+__device__ inline PlainRow query_row(const Params& p) {
   const std::int64_t index = warp_index();
   PlainRow x;
   x.row = -1;
@@ -145,7 +87,7 @@ __device__ inline PlainRow query_row(const PlainParams& p) {
 
 template <class Element>
 __global__ void __launch_bounds__(32 * kPlainWarps)
-    plain_forward_kernel(const __grid_constant__ PlainParams p) {
+    plain_forward_kernel(const __grid_constant__ Params p) {
   const PlainRow x = query_row(p);
   if (x.row < 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, key_head = x.head / p.group;
@@ -196,7 +138,7 @@ struct Pair {
   float p, weight, ds;  // weight: p after dropout
 };
 template <class Element>
-__device__ inline Pair pair_of(const PlainParams& p, const Element* q, const Element* k,
+__device__ inline Pair pair_of(const Params& p, const Element* q, const Element* k,
                                const Element* v, const Element* d_o, float m, float l, float sum,
                                float mask) {
   const Score s = scored(p, dot(q, k, p.d));
@@ -210,7 +152,7 @@ __device__ inline Pair pair_of(const PlainParams& p, const Element* q, const Ele
 // dQ, and D for the keys' kernel.
 template <class Element>
 __global__ void __launch_bounds__(32 * kPlainWarps)
-    plain_queries_kernel(const __grid_constant__ PlainParams p) {
+    plain_queries_kernel(const __grid_constant__ Params p) {
   const PlainRow x = query_row(p);
   if (x.row < 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, key_head = x.head / p.group;
@@ -254,7 +196,7 @@ __global__ void __launch_bounds__(32 * kPlainWarps)
 // dK and dV: a warp a key row, over the queries of its group's heads.
 template <class Element>
 __global__ void __launch_bounds__(32 * kPlainWarps)
-    plain_keys_kernel(const __grid_constant__ PlainParams p) {
+    plain_keys_kernel(const __grid_constant__ Params p) {
   const std::int64_t index = warp_index();
   if (index >= static_cast<std::int64_t>(p.batch) * p.key_heads * p.seq_k) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -316,7 +258,7 @@ __global__ void __launch_bounds__(32 * kPlainWarps)
 }
 
 template <class Element>
-void launch_plain_forward(const PlainParams& p, CUstream_st* stream) {
+void launch_plain_forward(const Params& p, CUstream_st* stream) {
   const std::int64_t rows = static_cast<std::int64_t>(p.batch) * p.heads * p.seq_q;
   if (rows == 0) return;
   tile::launch(plain_forward_kernel<Element>,
@@ -324,7 +266,7 @@ void launch_plain_forward(const PlainParams& p, CUstream_st* stream) {
 }
 
 template <class Element>
-void launch_plain_backward(const PlainParams& p, CUstream_st* stream) {
+void launch_plain_backward(const Params& p, CUstream_st* stream) {
   const std::int64_t rows = static_cast<std::int64_t>(p.batch) * p.heads * p.seq_q;
   const std::int64_t keys = static_cast<std::int64_t>(p.batch) * p.key_heads * p.seq_k;
   if (rows > 0)

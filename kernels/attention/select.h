@@ -11,11 +11,15 @@
 
 namespace tilefold {
 
+// Whose code runs: the CPU's, or a family of CUDA kernels (README.md).
+enum class AttentionKernel : std::uint8_t { cpu, hopper, portable, naive, plain };
+
 // One pick: what runs, with which tiles, and why.
 struct AttentionChoice {
   AttentionStrategy strategy = AttentionStrategy::tiled;  // never automatic
-  std::int64_t tile_q = 0;                                // query rows a block
-  std::int64_t tile_k = 0;                                // keys a tile
+  AttentionKernel kernel = AttentionKernel::cpu;
+  std::int64_t tile_q = 0;           // query rows a block
+  std::int64_t tile_k = 0;           // keys a tile
   std::int64_t splits = 1;           // partitions of the key axis (split, decode)
   std::int64_t workspace_bytes = 0;  // of the whole call
   const char* reason = "";  // of the row: accumulator bytes, fast memory, measured crossover

@@ -100,6 +100,9 @@ Outputs run_on_gpu(Context ctx, const Problem& p, const Inputs& in, Passes passe
   Mirror q(ctx, p.dtype, p.q_shape(), p.layout, in.q), k(ctx, p.dtype, p.k_shape(), p.layout, in.k);
   Mirror v(ctx, p.dtype, p.k_shape(), p.layout, in.v), o(ctx, p.dtype, p.q_shape(), p.layout);
   const Shape rows{p.batch, p.heads, p.seq_q, 1}, constants{p.batch, p.heads, p.seq_q};
+  std::optional<Mirror> kept;
+  if (p.keep_probabilities)
+    kept.emplace(ctx, p.dtype, Shape{p.batch, p.heads, p.seq_q, p.seq_k}, Layout::dense);
   Mirror m(ctx, DType::f32, rows, Layout::dense), l(ctx, DType::f32, rows, Layout::dense);
   const Copied state(ctx, &p.state, sizeof(StepState));
 
@@ -107,6 +110,7 @@ Outputs run_on_gpu(Context ctx, const Problem& p, const Inputs& in, Passes passe
   forward.q = q.view(), forward.k = k.view(), forward.v = v.view(), forward.o = o.view();
   forward.m = Tensor(m.view().data, DType::f32, constants);
   forward.l = Tensor(l.view().data, DType::f32, constants);
+  if (kept) forward.probabilities = kept->view();
   forward.options = p.options;
   forward.options.dropout.p = static_cast<float>(p.dropout);
   forward.options.dropout.state = reinterpret_cast<const StepState*>(state.data());
@@ -138,6 +142,7 @@ Outputs run_on_gpu(Context ctx, const Problem& p, const Inputs& in, Passes passe
   Outputs out;
   out.o = o.fetch(), out.m = m.fetch(), out.l = l.fetch();
   scratch.check();
+  if (kept) kept->fetch();
   if (passes == Passes::forward) return out;
 
   Mirror d_o(ctx, p.dtype, p.q_shape(), p.layout, in.d_o), dq(ctx, p.dtype, p.q_shape(), p.layout);
@@ -147,6 +152,7 @@ Outputs run_on_gpu(Context ctx, const Problem& p, const Inputs& in, Passes passe
   backward.o = forward.o, backward.m = forward.m, backward.l = forward.l;
   backward.d_o = d_o.view(), backward.dq = dq.view(), backward.dk = dk.view();
   backward.dv = dv.view();
+  backward.probabilities = forward.probabilities;
   backward.options = forward.options;
   backward.documents = forward.documents;
   Scratch more(ctx, ops::attention_workspace(problem_of(backward), ctx.device.info()));

@@ -12,7 +12,7 @@ class Call(ctypes.Structure):
                [('workspace', ctypes.c_void_p)] + \
                [(n, ctypes.c_int64) for n in ('workspace_bytes', 'window_left', 'window_right')] + \
                [('scale', ctypes.c_float), ('softcap', ctypes.c_float)] + \
-               [(n, ctypes.c_int) for n in ('dtype', 'causal', 'deterministic', 'backward')] + \
+               [(n, ctypes.c_int) for n in ('dtype', 'causal', 'deterministic', 'backward', 'strategy', 'parts', 'portable')] + \
                [('stream', ctypes.c_void_p)]
 
 def load(path):
@@ -24,10 +24,13 @@ def load(path):
 def view(t):
     return View(t.data_ptr(), (ctypes.c_int64 * 4)(*t.shape), (ctypes.c_int64 * 4)(*t.stride()))
 
+TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+STRATEGIES = {'auto': 0, 'naive': 1, 'tiled': 2, 'split': 3, 'decode': 4}
+
 class Attention:
     """One problem; q, k, v, do are [batch, seq, heads, d] with any strides."""
     def __init__(self, lib, q, k, v, do=None, causal=False, window=(-1, -1), scale=0.0, softcap=0.0, cu_q=None,
-                 cu_k=None, deterministic=True, out_like=None):
+                 cu_k=None, deterministic=True, strategy='auto', parts=0, portable=False):
         self.lib, self.keep = lib, [q, k, v, do, cu_q, cu_k]
         nan = lambda t: torch.full_like(t, float('nan'), memory_format=torch.contiguous_format)
         self.o = nan(q); B, S, H, D = q.shape
@@ -35,7 +38,8 @@ class Attention:
         c = Call(); c.q, c.k, c.v, c.o = map(view, (q, k, v, self.o))
         c.m, c.l = self.m.data_ptr(), self.l.data_ptr()
         c.causal, c.window_left, c.window_right, c.scale, c.softcap = int(causal), *window, scale, softcap
-        c.dtype = 0 if q.dtype == torch.bfloat16 else 1; c.deterministic = int(deterministic)
+        c.dtype = TYPES[q.dtype]; c.deterministic = int(deterministic)
+        c.strategy, c.parts, c.portable = STRATEGIES[strategy], parts, int(portable)
         if cu_q is not None:
             c.cu_q, c.cu_k, c.documents = cu_q.data_ptr(), cu_k.data_ptr(), len(cu_q) - 1
             c.max_q, c.max_k = int((cu_q[1:] - cu_q[:-1]).max()), int((cu_k[1:] - cu_k[:-1]).max())
@@ -47,6 +51,7 @@ class Attention:
             self.b.dq, self.b.dk, self.b.dv = map(view, (self.dq, self.dk, self.dv)); self.space(self.b)
     def space(self, c):
         n = self.lib.tilefold_workspace(ctypes.byref(c))
+        if n < 0: raise RuntimeError(self.lib.tilefold_last_error().decode())
         w = torch.full((max(n, 1),), 255, dtype=torch.uint8, device='cuda'); self.keep.append(w)
         c.workspace, c.workspace_bytes = w.data_ptr(), n
     def call(self, c):

@@ -6,7 +6,8 @@
 #include <exception>
 #include <string>
 
-#include "kernels/attention/hopper.h"
+#include "kernels/attention/cuda.h"
+#include "kernels/attention/portable.h"
 
 using namespace tilefold;
 
@@ -25,7 +26,8 @@ struct Call {
   void* workspace;
   std::int64_t workspace_bytes, window_left, window_right;
   float scale, softcap;                        // scale 0: the default
-  int dtype, causal, deterministic, backward;  // dtype 0: bf16, 1: f16
+  int dtype, causal, deterministic, backward;  // dtype 0: bf16, 1: f16, 2: f32
+  int strategy, parts, portable;  // AttentionStrategy; 0: the table's; 1: not the Hopper kernels
   void* stream;
 };
 
@@ -46,6 +48,7 @@ static AttentionOptions options(const Call& c) {
   if (c.scale > 0) o.scale = c.scale;
   o.softcap = c.softcap;
   o.deterministic = c.deterministic != 0;
+  o.strategy = static_cast<AttentionStrategy>(c.strategy);
   return o;
 }
 
@@ -60,7 +63,7 @@ static PackedDocuments documents(const Call& c) {
 }
 
 static AttentionForward forward(const Call& c) {
-  const DType t = c.dtype == 0 ? DType::bf16 : DType::f16;
+  const DType t = c.dtype == 0 ? DType::bf16 : c.dtype == 1 ? DType::f16 : DType::f32;
   AttentionForward a;
   a.q = tensor(c.q, t);
   a.k = tensor(c.k, t);
@@ -94,24 +97,53 @@ static AttentionBackward backward(const Call& c) {
   return a;
 }
 
+static const DeviceInfo& device() {
+  static const DeviceInfo info = [] {
+    cudaDeviceProp p{};
+    if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) throw Error("no GPU");
+    return DeviceInfo{.kind = DeviceKind::cuda,
+                      .name = p.name,
+                      .processors = p.multiProcessorCount,
+                      .compute_capability = 10 * p.major + p.minor,
+                      .shared_bytes = static_cast<std::int64_t>(p.sharedMemPerBlockOptin),
+                      .l2_bytes = p.l2CacheSize};
+  }();
+  return info;
+}
+
+// The table's pick, with what the call forces.
+static AttentionChoice choice_of(const Call& c) {
+  const AttentionProblem problem = c.backward ? problem_of(backward(c)) : problem_of(forward(c));
+  AttentionChoice choice = select_attention(problem, device());
+  if (c.portable != 0 && choice.kernel == AttentionKernel::hopper) {
+    choice.kernel = AttentionKernel::portable;
+    choice.workspace_bytes = attention::portable_workspace(problem, 1);
+  }
+  if (c.parts > 0) {
+    choice.splits = c.parts;
+    choice.workspace_bytes = attention::portable_workspace(problem, c.parts);
+  }
+  return choice;
+}
+
 std::int64_t tilefold_workspace(const Call* c) {
-  return attention::hopper_workspace(c->backward ? problem_of(backward(*c))
-                                                 : problem_of(forward(*c)));
+  try {
+    return choice_of(*c).workspace_bytes;
+  } catch (const std::exception& e) {
+    problem_text = e.what();
+    return -1;
+  }
 }
 
 // 0 when queued; else tilefold_last_error() says why not.
 int tilefold_attention(const Call* c) {
   try {
-    static int processors = 0;
-    if (processors == 0) cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0);
     auto* stream = static_cast<CUstream_st*>(c->stream);
-    const std::string refusal = attention::hopper_refusal(
-        c->backward ? problem_of(backward(*c)) : problem_of(forward(*c)), 90);
-    if (!refusal.empty()) throw Error(refusal);
+    const AttentionChoice choice = choice_of(*c);
     if (c->backward) {
-      attention::hopper_backward(backward(*c), processors, stream);
+      attention::cuda_backward(backward(*c), choice, device().processors, stream);
     } else {
-      attention::hopper_forward(forward(*c), processors, stream);
+      attention::cuda_forward(forward(*c), choice, device().processors, stream);
     }
     return 0;
   } catch (const std::exception& e) {

@@ -1,0 +1,31 @@
+// Rows of the table for the portable tiled kernels: tiles and shared memory by padded head width
+// and element size. Plain C++: choice, plan and kernels share it.
+//
+// Four warps of 16 rows each. Shared memory is sized for 99 KiB (compute capability 8.6) wherever a
+// row of the padded width has up to 512 bytes; float32 at d 256 takes 160 KiB.
+#pragma once
+
+#include <cstdint>
+
+namespace tilefold::attention {
+
+constexpr int kTileRows = 64;
+
+// Forward: Q, two stages of K and V. 16 KiB of keys a stage, 64 keys at most: scores of a thread
+// take 32 registers, O 32 to 128.
+constexpr int forward_keys(int row_bytes) { return row_bytes <= 256 ? 64 : 16384 / row_bytes; }
+constexpr int forward_shared(int row_bytes) {
+  return kTileRows * row_bytes + 4 * forward_keys(row_bytes) * row_bytes;
+}
+
+// Backward: two resident tiles of 64 rows (K and V, or Q and dO), stages of the two others.
+constexpr int backward_rows(int row_bytes) {
+  return row_bytes <= 128 ? 64 : row_bytes <= 512 ? 32 : 16;
+}
+constexpr int backward_stages(int row_bytes) { return row_bytes <= 256 ? 2 : 1; }
+constexpr int backward_shared(int row_bytes) {
+  const int stage = 2 * backward_rows(row_bytes) * row_bytes + 3 * backward_rows(row_bytes) * 4;
+  return 2 * kTileRows * row_bytes + backward_stages(row_bytes) * stage;
+}
+
+}  // namespace tilefold::attention

@@ -1,0 +1,96 @@
+"""What the CUDA table is chosen from: strategies beside each other and beside PyTorch, in one run.
+usage: sweep.py LIBRARY OUT.csv [short] [split] [decode] [portable]
+
+short     naive, tiled and split over n, batch and heads that fill the GPU: forward and backward, microseconds
+split     batch 1, 4 heads, n 256 to 4096: split forced to 1 to 32 parts, tiled, and the best of cudnn and flash
+decode    one query: GB/s by number of parts, beside PyTorch's flash; grouped heads 8:1
+portable  the portable tiled kernels beside the Hopper ones and flash, TFLOP/s
+Medians of many calls replayed as a graph, after warm-up; random data."""
+import csv, sys
+import torch, torch.nn.functional as F
+from torch.nn.attention import sdpa_kernel, SDPBackend
+from triton.testing import do_bench, do_bench_cudagraph
+from kernels import load, Attention
+
+ROWS = []
+def report(**row):
+    ROWS.append(row); print(' '.join(f'{k} {v:.4g}' if isinstance(v, float) else f'{k} {v}' for k, v in row.items()), flush=True)
+
+def time(f, rep=10):
+    """Milliseconds of one call in a replayed graph: no launch gaps."""
+    s = torch.cuda.Stream()
+    with torch.cuda.stream(s): return do_bench_cudagraph(f, rep=rep, return_mode='median')
+
+def ours(lib, x, **kw):
+    """An Attention whose calls go to the stream that is current when they are made."""
+    a = Attention(lib, *x, **kw)
+    def on(c, call):
+        def run(): c.stream = torch.cuda.current_stream().cuda_stream; call(c)
+        return run
+    a.fwd = on(a.f, a.call)
+    if hasattr(a, 'b'): a.bwd = on(a.b, a.call)
+    return a
+
+def rand(b, n, h, d, dtype=torch.bfloat16): return torch.randn(b, n, h, d, device='cuda', dtype=dtype)
+
+def peer(q, k, v, causal, backends=('cudnn', 'flash'), gqa=False):
+    """The fastest of PyTorch's backends, ms."""
+    best = float('inf'); x = [t.transpose(1, 2) for t in (q, k, v)]
+    for b in backends:
+        try:
+            with sdpa_kernel({'cudnn': SDPBackend.CUDNN_ATTENTION, 'flash': SDPBackend.FLASH_ATTENTION}[b]):
+                best = min(best, time(lambda: F.scaled_dot_product_attention(*x, is_causal=causal, enable_gqa=gqa)))
+        except RuntimeError: pass
+    return best
+
+def short(lib):
+    for n in (16, 32, 64, 128, 256, 512, 1024):
+        b = max(1, 8192 // n); q, k, v, g = (rand(b, n, 16, 64) for _ in range(4)); row = {}
+        for s in ('naive', 'tiled'):
+            a = ours(lib, (q, k, v, g), causal=True, strategy=s); row[s + '_us'] = 1e3 * time(a.fwd); row[s + '_backward_us'] = 1e3 * time(a.bwd)
+        report(sweep='short', n=n, batch=b, **row, peer_us=1e3 * peer(q, k, v, True))
+
+def split(lib):
+    for d in (64, 128):
+        for n in (256, 512, 1024, 2048, 4096):
+            for causal in (False, True):
+                q, k, v = (rand(1, n, 4, d) for _ in range(3)); row = {}
+                row['tiled_us'] = 1e3 * time(ours(lib, (q, k, v), causal=causal, strategy='tiled').fwd)
+                row['auto_us'] = 1e3 * time(ours(lib, (q, k, v), causal=causal).fwd)
+                for parts in (1, 2, 4, 8, 16, 32):
+                    if parts * 64 <= n: row[f'split{parts}_us'] = 1e3 * time(ours(lib, (q, k, v), causal=causal, strategy='split', parts=parts).fwd)
+                report(sweep='split', d=d, n=n, causal=int(causal), **row, peer_us=1e3 * peer(q, k, v, causal))
+
+def decode(lib):
+    for d, n, heads, kv in ((128, 1 << 20, 8, 8), (128, 1 << 20, 64, 8), (128, 32768, 8, 8), (64, 32768, 12, 12), (64, 1024, 12, 12), (256, 1 << 18, 8, 8)):
+        q, k, v = rand(1, 1, heads, d), rand(1, n, kv, d), rand(1, n, kv, d); size = 4 * n * kv * d; row = {}
+        rep = 60 if n > 100000 else 10
+        for parts in (0, 8, 16, 33, 66, 99, 132, 264):
+            a = ours(lib, (q, k, v), strategy='decode', parts=parts); row['auto' if parts == 0 else f'parts{parts}'] = size / time(a.fwd, rep) / 1e6
+        kv_first = [t.transpose(1, 2) for t in (q, k, v)]
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION): row['flash'] = size / time(lambda: F.scaled_dot_product_attention(*kv_first, enable_gqa=heads != kv), rep) / 1e6
+        report(sweep='decode', d=d, n=n, heads=f'{heads}/{kv}', **{k: float(v) for k, v in row.items()})
+
+def portable(lib):
+    for d in (64, 128, 256):
+        for n in (1024, 8192):
+            b, h = 16384 // n, 2048 // d; q, k, v, g = (rand(b, n, h, d) for _ in range(4)); flops = 2 * b * h * n * n * d; row = {}
+            for name, kw in (('hopper', {}), ('portable', dict(portable=True))):
+                a = ours(lib, (q, k, v, g), causal=True, strategy='tiled', **kw)
+                row[name + '_fwd'] = flops / time(a.fwd) / 1e9; row[name + '_bwd'] = 2.5 * flops / time(a.bwd) / 1e9
+            report(sweep='portable', d=d, n=n, **row, flash_fwd=flops / peer(q, k, v, True, ('flash',)) / 1e9)
+    q, k, v, g = (rand(2, 2048, 16, 64, torch.float32) for _ in range(4)); flops = 2 * 2 * 16 * 2048 ** 2 * 64
+    a = ours(lib, (q, k, v, g), causal=True); report(sweep='float32', d=64, n=2048, fwd=flops / time(a.fwd) / 1e9, bwd=2.5 * flops / time(a.bwd) / 1e9)
+
+def main():
+    lib = load(sys.argv[1]); words = sys.argv[3:] or ['short', 'split', 'decode', 'portable']
+    print(torch.cuda.get_device_name(), 'torch', torch.__version__, flush=True)
+    for w in words:
+        try: {'short': short, 'split': split, 'decode': decode, 'portable': portable}[w](lib)
+        except RuntimeError as e: print(w, 'failed:', str(e)[:300], flush=True)
+    keys = list(dict.fromkeys(k for r in ROWS for k in r))
+    with open(sys.argv[2], 'w') as out:
+        out.write(f'# {torch.cuda.get_device_name()}, torch {torch.__version__}; microseconds (_us), GB/s (decode), TFLOP/s (portable, float32)\n')
+        w = csv.DictWriter(out, keys); w.writeheader(); w.writerows([{k: (f'{v:.4g}' if isinstance(v, float) else v) for k, v in r.items()} for r in ROWS])
+
+if __name__ == '__main__': main()
