@@ -189,8 +189,8 @@ std::int64_t workspace_of(const AttentionProblem& x, const DeviceInfo& device,
                        : choice.kernel == AttentionKernel::plain
                            ? attention::plain_workspace(x)
                            : attention::portable_workspace(x, choice.splits);
-  if (!x.backward && x.options.strategy == automatic &&
-      attention::portable_refusal(x, device).empty())
+  const AttentionStrategy asked = x.options.strategy;
+  if (!x.backward && asked != tiled && attention::portable_refusal(x, device).empty())
     bytes = std::max(bytes, attention::partials_bytes(most_partial_rows(x, device), x.d));
   return bytes;
 }

@@ -73,7 +73,7 @@ TEST_CASE("lengths about the tiles, rows without keys, grouped heads") {
     }
 }
 
-TEST_CASE("every width that the wide forward kernel takes, backward on the plain one") {
+TEST_CASE("every width that the wide forward kernel takes, backward on the portable one") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;
   for (const std::int64_t d : {136, 192, 256}) {
@@ -122,8 +122,8 @@ TEST_CASE("huge scores leave rows one-hot, not NaN") {
   for (auto* x : {&inputs.q, &inputs.k, &inputs.v}) std::fill(x->begin(), x->end(), 133120);
   CHECK(disagreement(p, run_on_gpu(gpu.context(), p, inputs), expect_outputs(p, inputs)) == "");
 
-  // dQ's first column is a sum that cancels, of rounded dS times 480,000: many rows, so that the plain
-  // error is met as well.
+  // dQ's first column is a sum that cancels, of rounded dS times 480,000: many rows, so that the
+  // plain error is met as well.
   p = problem(1, 60, 100, 8, 8, 64, DType::bf16, Layout::aligned);
   inputs = normal_inputs(p, 4);
   std::fill(inputs.q.begin(), inputs.q.end(), 0), std::fill(inputs.k.begin(), inputs.k.end(), 0);
@@ -174,12 +174,4 @@ TEST_CASE("more than 65535 heads times batch") {
   there.o = end(got.o, size), there.m = end(got.m, 24), there.l = end(got.l, 24);
   there.dq = end(got.dq, size), there.dk = end(got.dk, size), there.dv = end(got.dv, size);
   CHECK(disagreement(last, there, expect_outputs(last, tail)) == "");
-}
-
-TEST_CASE("what has no kernel is refused before a launch") {
-  Gpu gpu = gpu_or_skip();
-  if (!gpu) return;
-  Problem p = problem(1, 8, 8, 1, 1, 64, DType::bf16, Layout::aligned);
-  p.options.strategy = AttentionStrategy::split;
-  CHECK_THROWS_AS(run_on_gpu(gpu.context(), p, normal_inputs(p, 7)), UsageError);
 }

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "cpu/reference/attention.h"
+#include "device/device.h"
 #include "kernels/attention/cpu_scratch.h"
 #include "tests/catch.h"
 
@@ -63,11 +64,12 @@ TEST_CASE("the workspace of a shape covers every shape that is in no size larger
   const auto up_to = [&](std::int64_t most) {
     return std::uniform_int_distribution<std::int64_t>(1, most)(random);
   };
-  for (auto strategy :
-       {AttentionStrategy::automatic, AttentionStrategy::naive, AttentionStrategy::tiled,
-        AttentionStrategy::split, AttentionStrategy::decode})
-    for (bool backward : {false, true})
-      for (int draw = 0; draw < 2000; ++draw) {
+  for (const DeviceInfo& device : {cpu_of(2), describe_device("h200")})
+    for (auto strategy :
+         {AttentionStrategy::automatic, AttentionStrategy::naive, AttentionStrategy::tiled,
+          AttentionStrategy::split, AttentionStrategy::decode})
+      for (int draw = 0; draw < 4000; ++draw) {
+        const bool backward = draw % 2 == 0;
         const std::int64_t heads = up_to(3);
         AttentionProblem x = problem(up_to(20), heads, up_to(up_to(5000)), up_to(up_to(9000)));
         x.options.strategy = strategy, x.backward = backward, x.d = up_to(256);
@@ -76,8 +78,8 @@ TEST_CASE("the workspace of a shape covers every shape that is in no size larger
         INFO(name_of(strategy) << (backward ? " backward" : "") << " " << x.batch << " " << x.seq_q
                                << "x" << x.seq_k << " and " << less.batch << " " << less.seq_q
                                << "x" << less.seq_k);
-        REQUIRE(select_attention(less, cpu_of(2)).workspace_bytes <=
-                select_attention(x, cpu_of(2)).workspace_bytes);
+        REQUIRE(select_attention(less, device).workspace_bytes <=
+                select_attention(x, device).workspace_bytes);
       }
 }
 
@@ -111,5 +113,40 @@ TEST_CASE("shapes beyond every memory are refused, not wrapped to small ones") {
 TEST_CASE("the table prints itself, with the pick marked") {
   const std::string text = explain_attention(problem(1, 8, 1, 4096), cpu_of(2));
   for (const char* part : {"* decode", "  split", "  tiled", "  naive", "pick: decode"})
+    CHECK(text.find(part) != std::string::npos);
+}
+
+TEST_CASE("the table of a GPU") {
+  const DeviceInfo h200 = describe_device("h200");
+  const auto on_gpu = [](std::int64_t batch, std::int64_t heads, std::int64_t seq_q,
+                         std::int64_t seq_k) {
+    AttentionProblem x = problem(batch, heads, seq_q, seq_k);
+    x.dtype = DType::bf16;
+    return x;
+  };
+  AttentionProblem x = on_gpu(1, 8, 1, 1 << 20);
+  AttentionChoice choice = select_attention(x, h200);
+  CHECK(choice.strategy == AttentionStrategy::decode);
+  CHECK(choice.splits > 1);
+
+  x = on_gpu(4, 16, 4096, 4096);
+  choice = select_attention(x, h200);
+  CHECK(choice.strategy == AttentionStrategy::tiled);
+  CHECK(choice.kernel == AttentionKernel::hopper);
+  x.options.dropout.p = 0.1f;
+  CHECK(select_attention(x, h200).kernel == AttentionKernel::portable);
+  x.options.dropout.p = 0, x.backward = true, x.d = 200;
+  CHECK(select_attention(x, h200).kernel == AttentionKernel::portable);
+
+  for (const bool backward : {false, true}) {
+    x = on_gpu(1, 12, 1024, 1024);
+    x.backward = backward, x.options.strategy = AttentionStrategy::naive;
+    choice = select_attention(x, h200);
+    CHECK(choice.kernel == AttentionKernel::naive);
+    CHECK(choice.workspace_bytes >= 12 * 1024 * 1024 * 2);
+  }
+  x = on_gpu(1, 8, 1, 4096);
+  const std::string text = explain_attention(x, h200);
+  for (const char* part : {"* decode", "  split", "  hopper", "  naive", "pick: decode"})
     CHECK(text.find(part) != std::string::npos);
 }
