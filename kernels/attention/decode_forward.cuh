@@ -4,7 +4,7 @@
 // warps.
 //
 //   warp: its own ring of (16 keys of K and V), its own m, l and O of the 16 rows; no barrier but
-//         the warp's own until the end, where the four are put together in order.
+//         the warp's own until the end, where they are put together in order.
 //
 // Row r of the operand is query r / group, head r % group of the kv head's.
 #pragma once
@@ -17,16 +17,19 @@ namespace tilefold::attention {
 
 template <class Element, int kWidth>
 struct DecodeShared {
-  static constexpr int kStages = decode_stages(kWidth * static_cast<int>(sizeof(Element)));
+  static constexpr int kRowBytes = kWidth * static_cast<int>(sizeof(Element));
+  static constexpr int kStages = decode_stages(kRowBytes), kWarps = decode_warps(kRowBytes);
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kBlockKeys = kWarps * kDecodeKeys;
   struct Stage {
     tile::WarpTile<Element, kDecodeKeys, kWidth> k, v;
   };
   tile::WarpTile<Element, kDecodeRows, kWidth> q;
   union {
-    Stage ring[kDecodeWarps][kStages];
-    float o[kDecodeWarps][kDecodeRows][kWidth];  // at the end
+    Stage ring[kWarps][kStages];
+    float o[kWarps][kDecodeRows][kWidth];  // at the end
   };
-  float m[kDecodeWarps][kDecodeRows], l[kDecodeWarps][kDecodeRows];
+  float m[kWarps][kDecodeRows], l[kWarps][kDecodeRows];
 };
 
 // What a row of the operand is in the tensors.
@@ -37,19 +40,20 @@ __device__ inline DecodeRow decode_row(const Params& p, int key_head, int row) {
   return {row / p.group, key_head * p.group + row % p.group};
 }
 
-// The block's four results of 16 rows to the outputs, or to the part's partial results.
+// The warps' results of 16 rows to the outputs, or to the part's partial results.
 template <class Element, int kWidth>
 __device__ void write_decoded(const Params& p, const Partials& parts, int part,
                               const DecodeShared<Element, kWidth>& shared, const Sequence& sequence,
                               int key_head, int first_row, int count) {
-  for (int i = static_cast<int>(threadIdx.x); i < count * p.d; i += 32 * kDecodeWarps) {
+  using Shared = DecodeShared<Element, kWidth>;
+  for (int i = static_cast<int>(threadIdx.x); i < count * p.d; i += Shared::kThreads) {
     const int row = i / p.d, column = i % p.d;
     float m = tile::negative_infinity(), l = 0, o = 0;
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) m = fmaxf(m, shared.m[w][row]);
+    for (int w = 0; w < Shared::kWarps; ++w) m = fmaxf(m, shared.m[w][row]);
     const float shift = m == tile::negative_infinity() ? 0 : m;
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
+    for (int w = 0; w < Shared::kWarps; ++w) {
       const float weight = expf(shared.m[w][row] - shift);
       l = fmaf(weight, shared.l[w][row], l);
       o = fmaf(weight, shared.o[w][row][column], o);
@@ -72,7 +76,7 @@ __device__ void write_decoded(const Params& p, const Partials& parts, int part,
 }
 
 template <class Element, int kWidth>
-__global__ void __launch_bounds__(32 * kDecodeWarps)
+__global__ void __launch_bounds__(DecodeShared<Element, kWidth>::kThreads)
     decode_kernel(const __grid_constant__ Params p, const __grid_constant__ Partials parts) {
   using Shared = DecodeShared<Element, kWidth>;
   extern __shared__ uint4 shared_memory[];
@@ -88,14 +92,15 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
 
   const int first_query = first_row / p.group;
   const int queries = (first_row + count - 1) / p.group - first_query + 1;
-  const Range tiles = part_of(
-      tiles_of(keys_seen(at, p.window, first_query, queries), kDecodeBlockKeys), part, parts.parts);
+  const Range tiles =
+      part_of(tiles_of(keys_seen(at, p.window, first_query, queries), Shared::kBlockKeys), part,
+              parts.parts);
   const Range all = keys_seen_by_all(at, p.window, first_query, queries);
   const Diagonal diagonal = diagonal_of(at, p.window);
   const auto load = [&](int j) {
     if (j > tiles.last) return;
     auto& stage = shared.ring[warp][(j - tiles.first) % Shared::kStages];
-    const int first = j * kDecodeBlockKeys + warp * kDecodeKeys;
+    const int first = j * Shared::kBlockKeys + warp * kDecodeKeys;
     const std::int64_t row = static_cast<std::int64_t>(at.k_begin) + first;
     tile::load_rows<32>(stage.k, p.k.rows<Element>(sequence.batch, row, key_head), 0,
                         at.k_count - first, p.d, lane);
@@ -106,7 +111,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
     load(tiles.first + i);
     ptx::copy_async_commit();
   }
-  for (int i = static_cast<int>(threadIdx.x); i < kDecodeRows * kWidth; i += 32 * kDecodeWarps) {
+  for (int i = static_cast<int>(threadIdx.x); i < kDecodeRows * kWidth; i += Shared::kThreads) {
     const int row = i / kWidth, column = i % kWidth;
     const DecodeRow x = decode_row(p, key_head, first_row + row);
     Element value{};
@@ -133,7 +138,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
     ptx::copy_async_commit();
 
     auto& stage = shared.ring[warp][(j - tiles.first) % Shared::kStages];
-    const int first = j * kDecodeBlockKeys + warp * kDecodeKeys;
+    const int first = j * Shared::kBlockKeys + warp * kDecodeKeys;
     Fragment<kDecodeKeys> s;
     tile::multiply_rows(s, shared.q, 0, stage.k);
     to_scores<Element>(s, p);
@@ -170,9 +175,10 @@ void launch_decode(const Params& p, const Partials& parts, CUstream_st* stream) 
   const std::int64_t blocks =
       static_cast<std::int64_t>(p.sequences) * p.key_heads * p.tiles_q * parts.parts;
   if (blocks == 0) return;
-  tile::launch(decode_kernel<Element, kWidth>,
-               {blocks, 32 * kDecodeWarps, sizeof(DecodeShared<Element, kWidth>)}, stream, p,
-               parts);
+  tile::launch(
+      decode_kernel<Element, kWidth>,
+      {blocks, DecodeShared<Element, kWidth>::kThreads, sizeof(DecodeShared<Element, kWidth>)},
+      stream, p, parts);
 }
 
 }  // namespace tilefold::attention

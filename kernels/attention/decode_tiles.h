@@ -6,18 +6,19 @@
 namespace tilefold::attention {
 
 constexpr int kDecodeRows = 16;  // query rows of all heads of a group, side by side in one operand
-constexpr int kDecodeWarps = 4, kDecodeKeys = 16;  // keys of a warp's step
-constexpr int kDecodeBlockKeys = kDecodeWarps * kDecodeKeys;
+constexpr int kDecodeKeys = 16;  // of a warp's step
 
+// Warps of a block; four do not fit where a row has 1 KiB (float32, d 256).
+constexpr int decode_warps(int row_bytes) { return row_bytes <= 512 ? 4 : 2; }
 // Steps of a warp in flight or at work. Bytes in flight hide the memory's latency: 4.5 TB/s x 0.8
-// us are 27 KiB a multiprocessor; blocks of all widths keep 128 KiB and more there.
+// us are 27 KiB a multiprocessor; blocks of all widths keep 64 KiB and more there.
 constexpr int decode_stages(int row_bytes) {
   return row_bytes <= 128 ? 4 : row_bytes <= 512 ? 3 : 2;
 }
 constexpr int decode_shared(int row_bytes) {
   return kDecodeRows * row_bytes +
-         kDecodeWarps * decode_stages(row_bytes) * 2 * kDecodeKeys * row_bytes +
-         2 * kDecodeWarps * kDecodeRows * 4;
+         decode_warps(row_bytes) * decode_stages(row_bytes) * 2 * kDecodeKeys * row_bytes +
+         2 * decode_warps(row_bytes) * kDecodeRows * 4;
 }
 
 }  // namespace tilefold::attention

@@ -22,18 +22,27 @@ using attention::ForwardTiles;
 
 // ---- How the key axis is cut. README.md has the sweeps.
 
-// Blocks that decode deals its keys out to, a multiprocessor: four waves of the two that are
-// resident, so that they end together.
-constexpr std::int64_t kDecodeBlocks = 8;
-constexpr std::int64_t kDecodeLeastKeys = 128;  // of a part
+// Decode: one wave of the blocks that a multiprocessor holds (3 at d 64, 2 at d 128, 16 bits). GB/s
+// with 1, 2, 3, 4, 8 blocks a multiprocessor: 8 heads of d 128, 1M keys 3163, 4555, 4453, 4402,
+// 4217; 32k keys 2530, 3147, 2497, 2080, 1281; 12 heads of d 64, 32k keys (1.5, 3, 6): 2403, 2917,
+// 2304.
+constexpr std::int64_t decode_blocks(std::int64_t row_bytes) { return row_bytes <= 128 ? 3 : 2; }
+constexpr std::int64_t kDecodeLeastKeys = 64;  // of a part: over 1k keys 326 GB/s, with 128 259
 // Query rows of a group that decode takes by itself: one operand.
 constexpr std::int64_t kDecodeMostRows = attention::kDecodeRows;
-// Split: blocks a multiprocessor, and the least keys of a part.
+// Split: blocks a multiprocessor, and the least keys of a part. d 128, 4 heads, microseconds in 1,
+// 2, 4, 8 parts: n 512 25.9, 19.8, 15.7, 17.4; n 1024 44.5, 31.2, 25.4, 33.3; n
+// 2048 83.1, 64.0, 71.7; n 4096 200, 216.
 constexpr std::int64_t kSplitBlocks = 2, kSplitLeastKeys = 128;
+// The Hopper kernels take 17 and 29 microseconds at n 1024 and 2048: parts must be many to win.
+constexpr std::int64_t kSplitBesideHopper = 8;
 
 std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
 std::int64_t sequences(const AttentionProblem& x) {
   return x.documents > 0 ? x.documents : x.batch;
+}
+std::int64_t row_bytes(const AttentionProblem& x) {
+  return attention::padded_width(x.d) * size_of(x.dtype);
 }
 std::int64_t group(const AttentionProblem& x) { return x.heads / x.kv_heads; }
 std::int64_t query_rows(const AttentionProblem& x) { return x.batch * x.heads * x.seq_q; }
@@ -52,7 +61,7 @@ std::int64_t parts_of(std::int64_t blocks, std::int64_t units, std::int64_t seq_
   return std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(units, 1), 1, most);
 }
 std::int64_t decode_parts(const AttentionProblem& x, const DeviceInfo& device) {
-  return parts_of(kDecodeBlocks * device.processors, decode_units(x), x.max_seq_k,
+  return parts_of(decode_blocks(row_bytes(x)) * device.processors, decode_units(x), x.max_seq_k,
                   kDecodeLeastKeys);
 }
 std::int64_t split_parts(const AttentionProblem& x, const DeviceInfo& device) {
@@ -83,7 +92,7 @@ constexpr Row kDecode = {
     false,
     kWidest,
     attention::kDecodeRows,
-    attention::kDecodeBlockKeys,
+    64,
     "up to 16 rows of queries x heads of a group",
     "one operand of 16 rows holds the heads of a group: each byte of K and V is read once"};
 constexpr Row kSplit = {
@@ -94,7 +103,7 @@ constexpr Row kSplit = {
     kWidest,
     attention::kTileRows,
     64,
-    "query tiles for less than half of the multiprocessors",
+    "2 parts or more for two blocks a multiprocessor; 8 beside the Hopper rows",
     "too few query tiles for the multiprocessors: the keys are cut too, parts put together after"};
 constexpr std::array kHopper = {
     Row{tiled, AttentionKernel::hopper, "hopper", false, 64, 64 * ForwardTiles<64>::kGroups,
@@ -147,7 +156,8 @@ bool decodes(const AttentionProblem& x) {
   return !x.backward && x.max_seq_q * group(x) <= kDecodeMostRows;
 }
 bool splits(const AttentionProblem& x, const DeviceInfo& device) {
-  return !x.backward && 2 * split_units(x) <= device.processors && split_parts(x, device) > 1;
+  const bool hopper = attention::hopper_refusal(x, device.compute_capability).empty();
+  return !x.backward && split_parts(x, device) >= (hopper ? kSplitBesideHopper : 2);
 }
 
 const Row& row_of(const AttentionProblem& x, const DeviceInfo& device) {
@@ -174,9 +184,9 @@ void require_runnable(const AttentionProblem& x, const DeviceInfo& device) {
 // Rows of partial results, each counted once a part, of the largest problem that is in no size
 // larger than x and that the table cuts: a plan for the largest shape holds what smaller ones need.
 std::int64_t most_partial_rows(const AttentionProblem& x, const DeviceInfo& device) {
-  const std::int64_t blocks =
-      std::max(kDecodeBlocks * attention::kDecodeRows, kSplitBlocks * attention::kTileRows) *
-      device.processors;
+  const std::int64_t blocks = std::max(decode_blocks(row_bytes(x)) * attention::kDecodeRows,
+                                       kSplitBlocks * attention::kTileRows) *
+                              device.processors;
   const std::int64_t parts =
       std::max<std::int64_t>(1, x.max_seq_k / std::min(kDecodeLeastKeys, kSplitLeastKeys));
   return std::min(blocks, query_rows(x) * parts);
