@@ -45,18 +45,31 @@ std::int64_t plain_workspace(const AttentionProblem& p) {
   return p.backward ? p.batch * p.heads * p.seq_q * 4 : 0;
 }
 
-std::string portable_refusal(const AttentionProblem& p, const DeviceInfo& device) {
+static std::string portable_refusal(const AttentionProblem& p, const DeviceInfo& device,
+                                    std::int64_t shared_bytes) {
   if (device.compute_capability < 80)
     return str("the device has compute capability ", device.compute_capability / 10, ".",
                device.compute_capability % 10, "; needed: 8.0 or above");
-  const int row_bytes = padded_width(p.d) * static_cast<int>(size_of(p.dtype));
-  const std::int64_t shared = p.backward
-                                  ? backward_shared(row_bytes)
-                                  : std::max(forward_shared(row_bytes), decode_shared(row_bytes));
-  if (shared > device.shared_bytes)
-    return str("d is ", p.d, " in ", name_of(p.dtype), ", which takes ", shared,
+  if (shared_bytes > device.shared_bytes)
+    return str("d is ", p.d, " in ", name_of(p.dtype), ", which takes ", shared_bytes,
                " bytes of shared memory; the device has ", device.shared_bytes, " a block");
   return {};
+}
+
+static int row_bytes(const AttentionProblem& p) {
+  return padded_width(p.d) * static_cast<int>(size_of(p.dtype));
+}
+
+std::string portable_refusal(const AttentionProblem& p, const DeviceInfo& device) {
+  const int bytes = row_bytes(p);
+  return portable_refusal(
+      p, device,
+      p.backward ? backward_shared(bytes) : std::max(forward_shared(bytes), decode_shared(bytes)));
+}
+
+std::string naive_refusal(const AttentionProblem& p, const DeviceInfo& device) {
+  return portable_refusal(p, device,
+                          naive_shared(row_bytes(p), static_cast<int>(size_of(p.dtype))));
 }
 
 std::int64_t partials_bytes(std::int64_t rows, std::int64_t d) { return rows * (d + 2) * 4; }

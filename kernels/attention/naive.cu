@@ -16,17 +16,22 @@ struct Kernels {
   void (*softmax)(const NaiveParams&, CUstream_st*);
   void (*product)(const NaiveParams&, const NaiveProduct&, bool, CUstream_st*);
   void (*sums)(const Params&, CUstream_st*);
+  void (*fused)(const NaiveParams&, CUstream_st*) = nullptr;
 };
 
 template <class Element>
 Kernels of_width(int width) {
   const auto pick = [&](auto a, auto b, auto c) { return width == 64 ? a : width == 128 ? b : c; };
-  return {pick(launch_naive_scores<Element, 64>, launch_naive_scores<Element, 128>,
-               launch_naive_scores<Element, 256>),
-          launch_naive_softmax<Element>,
-          pick(launch_naive_product<Element, 64>, launch_naive_product<Element, 128>,
-               launch_naive_product<Element, 256>),
-          launch_sums<Element>};
+  Kernels kernels = {pick(launch_naive_scores<Element, 64>, launch_naive_scores<Element, 128>,
+                          launch_naive_scores<Element, 256>),
+                     launch_naive_softmax<Element>,
+                     pick(launch_naive_product<Element, 64>, launch_naive_product<Element, 128>,
+                          launch_naive_product<Element, 256>),
+                     launch_sums<Element>};
+  if constexpr (sizeof(Element) == 2)
+    kernels.fused =
+        width == 64 ? launch_naive_fused<Element, 64> : launch_naive_fused<Element, 128>;
+  return kernels;
 }
 
 Kernels kernels_of(const AttentionProblem& x) {
@@ -82,7 +87,13 @@ void naive_forward(const AttentionForward& args, CUstream_st* stream) {
     clear_tail_constants(args.m, args.l, args.documents.cu_seqlens_q, stream);
   }
   const Params p = params_of(args, kNaiveTile, kNaiveTile);
-  const NaiveParams all = naive_params(p, problem, layout, args.workspace.data());
+  NaiveParams all = naive_params(p, problem, layout, args.workspace.data());
+  all.kept = static_cast<bool>(args.probabilities);
+  if (naive_fuses(problem)) {
+    all.pairs = static_cast<int>(layout.pairs);
+    if (all.kept) all.probabilities = kept_matrices(args.probabilities);
+    return kernels.fused(all, stream);
+  }
   for_each_chunk(all, layout, args.probabilities, [&](const NaiveParams& x) {
     kernels.scores(x, false, stream);
     kernels.softmax(x, stream);

@@ -4,14 +4,18 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "base/device_info.h"
 #include "contract/attention.h"
 
 struct CUstream_st;
 
 namespace tilefold::attention {
 
-std::int64_t naive_workspace(const AttentionProblem& problem);  // plain C++
+// Why it cannot run the problem on such a device; empty if it can. Plain C++, as the next.
+std::string naive_refusal(const AttentionProblem& problem, const DeviceInfo& device);
+std::int64_t naive_workspace(const AttentionProblem& problem);
 
 void naive_forward(const AttentionForward& args, CUstream_st* stream);
 void naive_backward(const AttentionBackward& args, CUstream_st* stream);

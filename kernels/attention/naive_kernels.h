@@ -25,7 +25,7 @@ struct NaiveParams {
   float2* stats;  // [chunk, tiles of keys, max_rows]  m and l of a tile's row
   std::int64_t max_rows;
   int first_pair, pairs;
-  bool kept;  // backward: probabilities were kept by forward
+  bool kept;  // probabilities are the caller's: forward leaves them, backward finds them
 };
 
 // out = factor left right, or factor leftᵀ right.
@@ -38,6 +38,9 @@ struct NaiveProduct {
 
 template <class Element, int kWidth>
 void launch_naive_scores(const NaiveParams& x, bool backward, CUstream_st* stream);
+// 16 bits, kWidth to 128, up to 256 keys.
+template <class Element, int kWidth>
+void launch_naive_fused(const NaiveParams& x, CUstream_st* stream);
 template <class Element>
 void launch_naive_softmax(const NaiveParams& x, CUstream_st* stream);
 template <class Element, int kWidth>

@@ -9,6 +9,18 @@
 namespace tilefold::attention {
 
 constexpr int kNaiveTile = 64;  // rows and columns of a tile of scores
+// Forward is one kernel up to so many keys and such a width, at 16 bits: scores of a thread's two
+// rows take 128 registers.
+constexpr int kFusedKeys = 256, kFusedWidth = 128;
+constexpr bool naive_fuses(const AttentionProblem& x) {
+  return !x.backward && x.dtype != DType::f32 && x.max_seq_k <= kFusedKeys && x.d <= kFusedWidth;
+}
+// Shared memory of the largest of the kernels.
+constexpr int naive_shared(int row_bytes, int size) {
+  const int product = 2 * kNaiveTile * (kNaiveTile * size + row_bytes);
+  const int fused = size == 2 && row_bytes <= 2 * kFusedWidth ? (64 + kFusedKeys) * row_bytes : 0;
+  return product > fused ? product : fused;
+}
 
 // Matrices of `chunk` heads at a time: more than the caches hold, so that what is said to go to
 // device memory goes there, and no more, so that long sequences are bound by one group of heads.

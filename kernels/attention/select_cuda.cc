@@ -174,8 +174,10 @@ void require_runnable(const AttentionProblem& x, const DeviceInfo& device) {
   const char* refusal = attention::plain_refusal(x);
   require(*refusal == 0, "attention on ", device.name, ": ", refusal);
   const AttentionStrategy asked = x.options.strategy;
-  if (x.backward || (asked != split && asked != decode && asked != naive)) return;
-  const std::string why = attention::portable_refusal(x, device);
+  std::string why;
+  if (asked == naive) why = attention::naive_refusal(x, device);
+  if (!x.backward && (asked == split || asked == decode))
+    why = attention::portable_refusal(x, device);
   if (!why.empty())
     throw UsageError(str("attention: strategy ", name_of(asked), " is not there on ", device.name,
                          ": ", why, "; allowed: auto, tiled"));
