@@ -42,7 +42,7 @@ const char* plain_refusal(const AttentionProblem& p) {
 }
 
 std::int64_t plain_workspace(const AttentionProblem& p) {
-  return p.backward ? p.batch * p.heads * p.seq_q * 4 : 0;
+  return p.backward ? product({p.batch, p.heads, p.seq_q, 4}) : 0;
 }
 
 static std::string portable_refusal(const AttentionProblem& p, const DeviceInfo& device,
@@ -72,12 +72,12 @@ std::string naive_refusal(const AttentionProblem& p, const DeviceInfo& device) {
                           naive_shared(row_bytes(p), static_cast<int>(size_of(p.dtype))));
 }
 
-std::int64_t partials_bytes(std::int64_t rows, std::int64_t d) { return rows * (d + 2) * 4; }
+std::int64_t partials_bytes(std::int64_t rows, std::int64_t d) { return product({rows, d + 2, 4}); }
 
 std::int64_t portable_workspace(const AttentionProblem& p, std::int64_t parts) {
-  const std::int64_t rows = p.batch * p.heads * p.seq_q;
-  if (p.backward) return rows * 4;
-  return parts > 1 ? partials_bytes(parts * rows, p.d) : 0;
+  const std::int64_t rows = product({p.batch, p.heads, p.seq_q});
+  if (p.backward) return product({rows, 4});
+  return parts > 1 ? partials_bytes(product({parts, rows}), p.d) : 0;
 }
 
 std::int64_t naive_workspace(const AttentionProblem& p) { return NaiveLayout(p).bytes; }

@@ -39,18 +39,19 @@ struct NaiveLayout {
       return (n + unit - 1) / unit * unit;
     };
     const std::int64_t group = x.heads / x.kv_heads, size = size_of(x.dtype);
-    pairs = (x.documents > 0 ? x.documents : x.batch) * x.heads;
+    pairs = product({x.documents > 0 ? x.documents : x.batch, x.heads});
     row = round_up(x.max_seq_k, 8);
-    matrix = round_up(x.max_seq_q * row, 128);
+    matrix = round_up(product({x.max_seq_q, row}), 128);
     tiles = (x.max_seq_k + kNaiveTile - 1) / kNaiveTile;
-    const std::int64_t stat_bytes = round_up(tiles * x.max_seq_q * 8, 256);
-    const std::int64_t unit = x.backward ? 2 * matrix * size : matrix * size + stat_bytes;
-    const std::int64_t most = std::max(kChunkBytes, group * unit);
-    const std::int64_t used = std::min(pairs * unit, most);
+    const std::int64_t stat_bytes = round_up(product({tiles, x.max_seq_q, 8}), 256);
+    const std::int64_t unit =
+        x.backward ? product({2, matrix, size}) : product({matrix, size}) + stat_bytes;
+    const std::int64_t most = std::max(kChunkBytes, product({group, unit}));
+    const std::int64_t used = std::min(product({pairs, unit}), most);
     chunk = unit > 0 ? std::max<std::int64_t>(used / unit / group, 1) * group : pairs;
     p = 0;
     ds = stats = chunk * matrix * size;
-    bytes = round_up(used, 256) + (x.backward ? x.batch * x.heads * x.seq_q * 4 : 0);
+    bytes = round_up(used, 256) + (x.backward ? product({x.batch, x.heads, x.seq_q, 4}) : 0);
     sums = round_up(used, 256);
   }
 };

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/tensor.h"
 #include "kernels/attention/decode_tiles.h"
 #include "kernels/attention/hopper.h"
 #include "kernels/attention/hopper_tiles.h"
@@ -45,14 +46,15 @@ std::int64_t row_bytes(const AttentionProblem& x) {
   return attention::padded_width(x.d) * size_of(x.dtype);
 }
 std::int64_t group(const AttentionProblem& x) { return x.heads / x.kv_heads; }
-std::int64_t query_rows(const AttentionProblem& x) { return x.batch * x.heads * x.seq_q; }
+std::int64_t query_rows(const AttentionProblem& x) { return product({x.batch, x.heads, x.seq_q}); }
 
 // Blocks of one part. Documents are counted by the rows of the whole sequence.
 std::int64_t decode_units(const AttentionProblem& x) {
-  return sequences(x) * x.kv_heads * ceil_div(x.max_seq_q * group(x), attention::kDecodeRows);
+  return product({sequences(x), x.kv_heads,
+                  ceil_div(product({x.max_seq_q, group(x)}), attention::kDecodeRows)});
 }
 std::int64_t split_units(const AttentionProblem& x) {
-  return x.batch * x.heads * ceil_div(x.seq_q, attention::kTileRows);
+  return product({x.batch, x.heads, ceil_div(x.seq_q, attention::kTileRows)});
 }
 
 std::int64_t parts_of(std::int64_t blocks, std::int64_t units, std::int64_t seq_k,
@@ -191,7 +193,7 @@ std::int64_t most_partial_rows(const AttentionProblem& x, const DeviceInfo& devi
                               device.processors;
   const std::int64_t parts =
       std::max<std::int64_t>(1, x.max_seq_k / std::min(kDecodeLeastKeys, kSplitLeastKeys));
-  return std::min(blocks, query_rows(x) * parts);
+  return std::min(blocks, product({query_rows(x), parts}));
 }
 
 std::int64_t workspace_of(const AttentionProblem& x, const DeviceInfo& device,
