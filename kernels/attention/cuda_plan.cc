@@ -62,9 +62,10 @@ static int row_bytes(const AttentionProblem& p) {
 
 std::string portable_refusal(const AttentionProblem& p, const DeviceInfo& device) {
   const int bytes = row_bytes(p);
-  return portable_refusal(
-      p, device,
-      p.backward ? backward_shared(bytes) : std::max(forward_shared(bytes), decode_shared(bytes)));
+  return portable_refusal(p, device,
+                          p.backward
+                              ? backward_shared(bytes)
+                              : std::max(forward_shared(bytes, kTileRows), decode_shared(bytes)));
 }
 
 std::string naive_refusal(const AttentionProblem& p, const DeviceInfo& device) {

@@ -16,15 +16,23 @@ using LaunchBackward = void (*)(const Params&, CUstream_st*);
 
 // The kernels of one element type.
 struct Kernels {
-  LaunchForward tiled[3], decode[3];  // padded width 64, 128, 256
+  LaunchForward tiled[3], split[3], decode[3];  // padded width 64, 128, 256
   LaunchForward combine;
   LaunchBackward sums, backward[3];
 };
 
+template <class Element, int kWidth>
+constexpr LaunchForward tiled_of() {
+  constexpr int kSize = sizeof(Element);
+  return launch_tiled_forward<Element, kWidth, forward_rows(kWidth * kSize, kSize, false)>;
+}
+
 template <class Element>
 constexpr Kernels kKernels = {
-    .tiled = {launch_tiled_forward<Element, 64>, launch_tiled_forward<Element, 128>,
-              launch_tiled_forward<Element, 256>},
+    .tiled = {tiled_of<Element, 64>(), tiled_of<Element, 128>(), tiled_of<Element, 256>()},
+    .split = {launch_tiled_forward<Element, 64, kTileRows>,
+              launch_tiled_forward<Element, 128, kTileRows>,
+              launch_tiled_forward<Element, 256, kTileRows>},
     .decode = {launch_decode<Element, 64>, launch_decode<Element, 128>,
                launch_decode<Element, 256>},
     .combine = launch_combine<Element>,
@@ -68,12 +76,16 @@ void portable_forward(const AttentionForward& args, const AttentionChoice& choic
     clear_tail_constants(args.m, args.l, args.documents.cu_seqlens_q, stream);
   }
   const bool decodes = choice.strategy == AttentionStrategy::decode;
-  Params p = params_of(args, kTileRows, forward_keys(row_bytes(args.q)));
+  const bool splits = choice.strategy == AttentionStrategy::split;
+  const int bytes = row_bytes(args.q);
+  const int rows = forward_rows(bytes, static_cast<int>(size_of(args.q.dtype)), splits);
+  Params p = params_of(args, rows, forward_keys(bytes, rows));
   if (decodes)
     p.tiles_q =
         static_cast<int>((problem_of(args).max_seq_q * p.group + kDecodeRows - 1) / kDecodeRows);
   const Partials parts = partials_of(args, choice.splits);
-  (decodes ? kernels.decode : kernels.tiled)[width_index(args.q)](p, parts, stream);
+  const auto& launch = decodes ? kernels.decode : splits ? kernels.split : kernels.tiled;
+  launch[width_index(args.q)](p, parts, stream);
   if (parts.parts > 1) kernels.combine(p, parts, stream);
 }
 

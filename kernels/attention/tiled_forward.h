@@ -10,7 +10,7 @@ struct Partials;
 
 // REQUIRES: d <= kWidth; params.cuh filled with the kernel's tiles. With more than one part,
 // results are partial: launch_combine() follows.
-template <class Element, int kWidth>
+template <class Element, int kWidth, int kRows>
 void launch_tiled_forward(const Params& p, const Partials& parts, CUstream_st* stream);
 template <class Element, int kWidth>
 void launch_decode(const Params& p, const Partials& parts, CUstream_st* stream);

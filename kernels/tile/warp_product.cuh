@@ -139,6 +139,62 @@ __device__ __forceinline__ void accumulate(Fragment<kColumns>& d, const Left<Ele
   }
 }
 
+// The same for kCount left operands of 16 rows one below the other, which share each read of b.
+template <int kCount, int kColumns, class TileA, class TileB>
+__device__ __forceinline__ void multiply_rows(Fragment<kColumns> (&s)[kCount], const TileA& a,
+                                              int a_row, const TileB& b) {
+  using Element = typename TileA::Element;
+  if constexpr (kCount == 1 || std::is_same_v<Element, float>) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) multiply_rows(s[i], a, a_row + 16 * i, b);
+  } else {
+    const int matrix = lane() / 8;
+    const int key = matrix / 2 * 8 + lane() % 8;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s[i].clear();
+#pragma unroll
+    for (int step = 0; step < TileA::kColumns / 16; ++step) {
+      std::uint32_t left[kCount][4];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) load_left(left[i], a, a_row + 16 * i, 16 * step);
+#pragma unroll
+      for (int j = 0; j < kColumns; j += 16) {
+        std::uint32_t right[4];
+        ptx::load_matrices(right, b.at(key + j, 2 * step + matrix % 2));
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          ptx::multiply_add<Element>(s[i].x + j / 2, left[i], right[0], right[1]);
+          ptx::multiply_add<Element>(s[i].x + j / 2 + 4, left[i], right[2], right[3]);
+        }
+      }
+    }
+  }
+}
+
+template <int kCount, int kColumns, class Element, int kDepth, class TileB>
+__device__ __forceinline__ void accumulate(Fragment<kColumns> (&d)[kCount],
+                                           const Left<Element, kDepth> (&a)[kCount],
+                                           const TileB& b) {
+  if constexpr (kCount == 1 || std::is_same_v<Element, float>) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) accumulate<kColumns, Element>(d[i], a[i], b);
+  } else {
+    const int matrix = lane() / 8, row = matrix % 2 * 8 + lane() % 8;
+#pragma unroll
+    for (int step = 0; step < kDepth / 16; ++step)
+#pragma unroll
+      for (int j = 0; j < kColumns; j += 16) {
+        std::uint32_t right[4];
+        ptx::load_matrices_transposed(right, b.at(16 * step + row, matrix / 2 + j / 8));
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          ptx::multiply_add<Element>(d[i].x + j / 2, a[i].a[step], right[0], right[1]);
+          ptx::multiply_add<Element>(d[i].x + j / 2 + 4, a[i].a[step], right[2], right[3]);
+        }
+      }
+  }
+}
+
 // A left operand from a tile: rows row .. + 15, all columns.
 template <class Tile>
 __device__ __forceinline__ void read_left(Left<typename Tile::Element, Tile::kColumns>& to,
