@@ -64,7 +64,7 @@ std::string portable_refusal(const AttentionProblem& p, const DeviceInfo& device
   const int bytes = row_bytes(p);
   return portable_refusal(p, device,
                           p.backward
-                              ? backward_shared(bytes)
+                              ? backward_shared(bytes, static_cast<int>(size_of(p.dtype)))
                               : std::max(forward_shared(bytes, kTileRows), decode_shared(bytes)));
 }
 

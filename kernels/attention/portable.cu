@@ -96,7 +96,9 @@ void portable_backward(const AttentionBackward& args, CUstream_st* stream) {
     clear_tail(args.dk, args.documents.cu_seqlens_k, stream);
     clear_tail(args.dv, args.documents.cu_seqlens_k, stream);
   }
-  Params p = params_of(args, kTileRows, kTileRows);
+  const int resident =
+      backward_resident(row_bytes(args.q), static_cast<int>(size_of(args.q.dtype)));
+  Params p = params_of(args, resident, resident);
   p.d_o = strided(args.d_o);
   p.dq = strided(args.dq);
   p.dk = strided(args.dk);

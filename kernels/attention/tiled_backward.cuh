@@ -1,9 +1,9 @@
 // Portable backward, in two kernels without a sum between blocks, so that bits repeat in any order
 // of blocks: seven products for the five of one kernel whose blocks add to dQ.
 //
-//   keys      a block of 64 keys, over all query tiles of the group's heads that see them:
+//   keys      a block of 64 or 128 keys, over all query tiles of the group's heads that see them:
 //             Sᵀ = K Qᵀ, dPᵀ = V dOᵀ    dV += pᵀ dO    dK += dSᵀ Q      (p, dS in registers)
-//   queries   a block of 64 query rows, over the key tiles that they see:
+//   queries   a block of as many query rows, over the key tiles that they see:
 //             S = Q Kᵀ, dP = dO Vᵀ      dQ += dS K
 //
 //   p = exp(t - m) / l      dS = p (mask dP - D) (1 - (t / softcap)^2)
@@ -23,7 +23,9 @@ template <class Element, int kWidth>
 struct BackwardShared {
   static constexpr int kRowBytes = kWidth * static_cast<int>(sizeof(Element));
   static constexpr int kRows = backward_rows(kRowBytes), kStages = backward_stages(kRowBytes);
-  tile::WarpTile<Element, kTileRows, kWidth> first, second;  // K and V, or Q and dO
+  static constexpr int kResident = backward_resident(kRowBytes, static_cast<int>(sizeof(Element)));
+  static constexpr int kCount = kResident / 64;              // operands of 16 rows a warp
+  tile::WarpTile<Element, kResident, kWidth> first, second;  // K and V, or Q and dO
   struct Stage {
     tile::WarpTile<Element, kRows, kWidth> first, second;  // Q and dO, or K and V
   } stage[kStages];
@@ -38,18 +40,19 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
     tiled_keys_kernel(const __grid_constant__ Params p) {
   using Shared = BackwardShared<Element, kWidth>;
   constexpr int kThreads = kKeysThreads<Element, kWidth>, kRows = Shared::kRows;
+  constexpr int kResident = Shared::kResident, kCount = Shared::kCount;
   constexpr int kColumns = kWidth > 128 ? kWidth / 2 : kWidth;
   extern __shared__ uint4 shared_memory[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_memory);
-  const int thread = static_cast<int>(threadIdx.x), warp_row = thread % 128 / 32 * 16;
+  const int thread = static_cast<int>(threadIdx.x), warp_row = thread % 128 / 32 * 16 * kCount;
   const int column = thread / 128 * kColumns;  // of this warp's sums
-  const int tile_key = static_cast<int>(blockIdx.x) % p.tiles_k * kTileRows;
+  const int tile_key = static_cast<int>(blockIdx.x) % p.tiles_k * kResident;
   const int pair = static_cast<int>(blockIdx.x) / p.tiles_k, key_head = pair % p.key_heads;
   const auto [at, batch] = sequence_of(p, pair / p.key_heads);
   if (tile_key >= at.k_count) return;
 
-  const Range tiles = tiles_of(queries_seeing(at, p.window, tile_key, kTileRows), kRows);
-  const Range all = queries_seeing_all(at, p.window, tile_key, kTileRows);
+  const Range tiles = tiles_of(queries_seeing(at, p.window, tile_key, kResident), kRows);
+  const Range all = queries_seeing_all(at, p.window, tile_key, kResident);
   const Diagonal diagonal = diagonal_of(at, p.window);
   const int per_head = tiles.last - tiles.first + 1, steps = per_head * p.group;
   const auto head_of = [&](int step) { return key_head * p.group + step / per_head; };
@@ -83,10 +86,13 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
   ptx::copy_async_commit();
 
   const float unit = unit_of<Element>(p), inverse_softcap = p.softcap > 0 ? 1 / p.softcap : 0;
-  const int upper = tile_key + warp_row + tile::lane() / 4, lower = upper + 8;
-  Fragment<kColumns> dk, dv;
-  dk.clear();
-  dv.clear();
+  const int upper = tile_key + warp_row + tile::lane() / 4;
+  Fragment<kColumns> dk[kCount], dv[kCount];
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+    dk[n].clear();
+    dv[n].clear();
+  }
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     ptx::copy_async_wait<0>();
@@ -96,30 +102,34 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
 
     const int slot = step % Shared::kStages, query = query_of(step);
     auto& stage = shared.stage[slot];
-    Fragment<kRows> s, dp;
+    Fragment<kRows> s[kCount], dp[kCount];
+    tile::Left<Element, kRows> weights[kCount], gradients[kCount];
     tile::multiply_rows(s, shared.first, warp_row, stage.first);
     tile::multiply_rows(dp, shared.second, warp_row, stage.second);
-    to_scores<Element>(s, p);
-    if (query < all.first || query + kRows - 1 > all.last)
-      hide_queries(s, at, diagonal, upper, lower, query);
     const Keep keep(p, batch, head_of(step));
-    std::uint32_t kept = 0xffffffffu;  // a bit a register
-    if (keep.any()) kept = kept_pairs<kRows, true>(keep, at.k_begin + upper, at.q_begin + query);
 #pragma unroll
-    for (int r = 0; r < s.kCount; ++r) {
-      const int i = s.column(r) + tile::first_column();
-      const float t = s.x[r] * unit;
-      const float x = probability<Element>(t, shared.m[slot][i], shared.inverse_l[slot][i]);
-      const float mask = (kept >> r & 1) != 0 ? keep.factor() : 0;
-      const float slope = p.softcap > 0 ? slope_of(t, inverse_softcap) : 1;
-      dp.x[r] = x * (mask * dp.x[r] - shared.sum[slot][i]) * slope;
-      s.x[r] = x * mask;
+    for (int n = 0; n < kCount; ++n) {
+      const int key = upper + 16 * n;
+      to_scores<Element>(s[n], p);
+      if (query < all.first || query + kRows - 1 > all.last)
+        hide_queries(s[n], at, diagonal, key, key + 8, query);
+      std::uint32_t kept = 0xffffffffu;  // a bit a register
+      if (keep.any()) kept = kept_pairs<kRows, true>(keep, at.k_begin + key, at.q_begin + query);
+#pragma unroll
+      for (int r = 0; r < s[n].kCount; ++r) {
+        const int i = s[n].column(r) + tile::first_column();
+        const float t = s[n].x[r] * unit;
+        const float x = probability<Element>(t, shared.m[slot][i], shared.inverse_l[slot][i]);
+        const float mask = (kept >> r & 1) != 0 ? keep.factor() : 0;
+        const float slope = p.softcap > 0 ? slope_of(t, inverse_softcap) : 1;
+        dp[n].x[r] = x * (mask * dp[n].x[r] - shared.sum[slot][i]) * slope;
+        s[n].x[r] = x * mask;
+      }
+      tile::to_left(weights[n], s[n]);
+      tile::to_left(gradients[n], dp[n]);
     }
-    tile::Left<Element, kRows> left;
-    tile::to_left(left, s);
-    tile::accumulate<kColumns, Element>(dv, left, stage.second, column);
-    tile::to_left(left, dp);
-    tile::accumulate<kColumns, Element>(dk, left, stage.first, column);
+    tile::accumulate<kCount, kColumns, Element>(dv, weights, stage.second, column);
+    tile::accumulate<kCount, kColumns, Element>(dk, gradients, stage.first, column);
     if (Shared::kStages == 1) {
       __syncthreads();
       if (step + 1 < steps) load(step + 1);
@@ -127,29 +137,32 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
     }
   }
 
-  dk.scale(p.scale);
-  const int count = at.k_count - tile_key - warp_row, d = p.d - column;
-  store_rows(dk, p.dk.at<Element>(batch, key_row + warp_row, key_head) + column, p.dk.row, count, d,
-             p.dk.vector);
-  store_rows(dv, p.dv.at<Element>(batch, key_row + warp_row, key_head) + column, p.dv.row, count, d,
-             p.dv.vector);
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+    const int row = warp_row + 16 * n, count = at.k_count - tile_key - row, d = p.d - column;
+    dk[n].scale(p.scale);
+    store_rows(dk[n], p.dk.at<Element>(batch, key_row + row, key_head) + column, p.dk.row, count, d,
+               p.dk.vector);
+    store_rows(dv[n], p.dv.at<Element>(batch, key_row + row, key_head) + column, p.dv.row, count, d,
+               p.dv.vector);
+  }
 }
 
 template <class Element, int kWidth>
 __global__ void __launch_bounds__(128) tiled_queries_kernel(const __grid_constant__ Params p) {
   using Shared = BackwardShared<Element, kWidth>;
-  constexpr int kKeys = Shared::kRows;
+  constexpr int kKeys = Shared::kRows, kResident = Shared::kResident, kCount = Shared::kCount;
   extern __shared__ uint4 shared_memory[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_memory);
-  const int thread = static_cast<int>(threadIdx.x), warp_row = thread / 32 * 16;
+  const int thread = static_cast<int>(threadIdx.x), warp_row = thread / 32 * 16 * kCount;
   const int job = static_cast<int>(blockIdx.x), pair = job / p.tiles_q;
-  const int tile_row = (p.tiles_q - 1 - job % p.tiles_q) * kTileRows;  // the longest first
+  const int tile_row = (p.tiles_q - 1 - job % p.tiles_q) * kResident;  // the longest first
   const int head = pair % p.heads, key_head = head / p.group;
   const auto [at, batch] = sequence_of(p, pair / p.heads);
   if (tile_row >= at.q_count) return;
 
-  const Range tiles = tiles_of(keys_seen(at, p.window, tile_row, kTileRows), kKeys);
-  const Range all = keys_seen_by_all(at, p.window, tile_row, kTileRows);
+  const Range tiles = tiles_of(keys_seen(at, p.window, tile_row, kResident), kKeys);
+  const Range all = keys_seen_by_all(at, p.window, tile_row, kResident);
   const Diagonal diagonal = diagonal_of(at, p.window);
   const auto load = [&](int j) {
     auto& stage = shared.stage[j % Shared::kStages];
@@ -175,19 +188,20 @@ __global__ void __launch_bounds__(128) tiled_queries_kernel(const __grid_constan
   const int count = at.q_count - tile_row - warp_row;
   const std::int64_t constants =
       (static_cast<std::int64_t>(batch) * p.heads + head) * p.seq_q + row + warp_row;
-  float m[2] = {0, 0}, inverse_l[2] = {0, 0}, sum[2] = {0, 0};
+  float m[kCount][2] = {}, inverse_l[kCount][2] = {}, sum[kCount][2] = {};
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2 * kCount; ++i) {
     const int at_row = tile::lane() / 4 + 8 * i;
     const float l = at_row < count ? p.l[constants + at_row] : 0;
     if (!(l > 0)) continue;
-    m[i] = p.m[constants + at_row];
-    inverse_l[i] = 1 / l;
-    sum[i] = p.sums[constants + at_row];
+    m[i / 2][i % 2] = p.m[constants + at_row];
+    inverse_l[i / 2][i % 2] = 1 / l;
+    sum[i / 2][i % 2] = p.sums[constants + at_row];
   }
-  const int upper = tile_row + warp_row + tile::lane() / 4, lower = upper + 8;
-  Fragment<kWidth> dq;
-  dq.clear();
+  const int upper = tile_row + warp_row + tile::lane() / 4;
+  Fragment<kWidth> dq[kCount];
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) dq[n].clear();
 #pragma unroll 1
   for (int j = tiles.first; j <= tiles.last; ++j) {
     ptx::copy_async_wait<0>();
@@ -197,24 +211,29 @@ __global__ void __launch_bounds__(128) tiled_queries_kernel(const __grid_constan
 
     auto& stage = shared.stage[j % Shared::kStages];
     const int first = j * kKeys;
-    Fragment<kKeys> s, dp;
+    Fragment<kKeys> s[kCount], dp[kCount];
+    tile::Left<Element, kKeys> gradients[kCount];
     tile::multiply_rows(s, shared.first, warp_row, stage.first);
     tile::multiply_rows(dp, shared.second, warp_row, stage.second);
-    to_scores<Element>(s, p);
-    if (first < all.first || first + kKeys - 1 > all.last)
-      hide_keys(s, at, diagonal, upper, lower, first);
-    if (keep.any())
-      drop(dp, keep, keep, at.q_begin + upper, at.q_begin + lower, at.k_begin + first);
 #pragma unroll
-    for (int r = 0; r < s.kCount; ++r) {
-      const int i = s.is_lower(r) ? 1 : 0;
-      const float t = s.x[r] * unit;
-      const float slope = p.softcap > 0 ? slope_of(t, inverse_softcap) : 1;
-      dp.x[r] = probability<Element>(t, m[i], inverse_l[i]) * (dp.x[r] - sum[i]) * slope;
+    for (int n = 0; n < kCount; ++n) {
+      const int query = upper + 16 * n;
+      to_scores<Element>(s[n], p);
+      if (first < all.first || first + kKeys - 1 > all.last)
+        hide_keys(s[n], at, diagonal, query, query + 8, first);
+      if (keep.any())
+        drop(dp[n], keep, keep, at.q_begin + query, at.q_begin + query + 8, at.k_begin + first);
+#pragma unroll
+      for (int r = 0; r < s[n].kCount; ++r) {
+        const int i = s[n].is_lower(r) ? 1 : 0;
+        const float t = s[n].x[r] * unit;
+        const float slope = p.softcap > 0 ? slope_of(t, inverse_softcap) : 1;
+        dp[n].x[r] =
+            probability<Element>(t, m[n][i], inverse_l[n][i]) * (dp[n].x[r] - sum[n][i]) * slope;
+      }
+      tile::to_left(gradients[n], dp[n]);
     }
-    tile::Left<Element, kKeys> left;
-    tile::to_left(left, dp);
-    tile::accumulate<kWidth, Element>(dq, left, stage.first);
+    tile::accumulate<kCount, kWidth, Element>(dq, gradients, stage.first);
     if (Shared::kStages == 1) {
       __syncthreads();
       if (j < tiles.last) load(j + 1);
@@ -222,8 +241,12 @@ __global__ void __launch_bounds__(128) tiled_queries_kernel(const __grid_constan
     }
   }
 
-  dq.scale(p.scale);
-  store_rows(dq, p.dq.at<Element>(batch, row + warp_row, head), p.dq.row, count, p.d, p.dq.vector);
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+    dq[n].scale(p.scale);
+    store_rows(dq[n], p.dq.at<Element>(batch, row + warp_row + 16 * n, head), p.dq.row,
+               count - 16 * n, p.d, p.dq.vector);
+  }
 }
 
 template <class Element, int kWidth>

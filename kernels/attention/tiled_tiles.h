@@ -29,14 +29,16 @@ constexpr int forward_shared(int row_bytes, int rows) {
   return rows * row_bytes + 4 * forward_keys(row_bytes, rows) * row_bytes;
 }
 
-// Backward: two resident tiles of 64 rows (K and V, or Q and dO), stages of the two others.
-constexpr int backward_rows(int row_bytes) {
-  return row_bytes <= 128 ? 64 : row_bytes <= 512 ? 32 : 16;
+// Backward: two resident tiles (K and V, or Q and dO), stages of the two others. At d 64 and 16
+// bits a warp has two operands of 16 resident rows, which share each read of the others.
+constexpr int backward_resident(int row_bytes, int size) {
+  return size == 2 && row_bytes == 128 ? 128 : kTileRows;
 }
+constexpr int backward_rows(int row_bytes) { return row_bytes <= 512 ? 32 : 16; }
 constexpr int backward_stages(int row_bytes) { return row_bytes <= 256 ? 2 : 1; }
-constexpr int backward_shared(int row_bytes) {
+constexpr int backward_shared(int row_bytes, int size) {
   const int stage = 2 * backward_rows(row_bytes) * row_bytes + 3 * backward_rows(row_bytes) * 4;
-  return 2 * kTileRows * row_bytes + backward_stages(row_bytes) * stage;
+  return 2 * backward_resident(row_bytes, size) * row_bytes + backward_stages(row_bytes) * stage;
 }
 
 }  // namespace tilefold::attention

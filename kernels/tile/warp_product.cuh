@@ -173,19 +173,20 @@ __device__ __forceinline__ void multiply_rows(Fragment<kColumns> (&s)[kCount], c
 
 template <int kCount, int kColumns, class Element, int kDepth, class TileB>
 __device__ __forceinline__ void accumulate(Fragment<kColumns> (&d)[kCount],
-                                           const Left<Element, kDepth> (&a)[kCount],
-                                           const TileB& b) {
+                                           const Left<Element, kDepth> (&a)[kCount], const TileB& b,
+                                           int b_column = 0) {
   if constexpr (kCount == 1 || std::is_same_v<Element, float>) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) accumulate<kColumns, Element>(d[i], a[i], b);
+    for (int i = 0; i < kCount; ++i) accumulate<kColumns, Element>(d[i], a[i], b, b_column);
   } else {
     const int matrix = lane() / 8, row = matrix % 2 * 8 + lane() % 8;
+    const int chunk = b_column / 8 + matrix / 2;
 #pragma unroll
     for (int step = 0; step < kDepth / 16; ++step)
 #pragma unroll
       for (int j = 0; j < kColumns; j += 16) {
         std::uint32_t right[4];
-        ptx::load_matrices_transposed(right, b.at(16 * step + row, matrix / 2 + j / 8));
+        ptx::load_matrices_transposed(right, b.at(16 * step + row, chunk + j / 8));
 #pragma unroll
         for (int i = 0; i < kCount; ++i) {
           ptx::multiply_add<Element>(d[i].x + j / 2, a[i].a[step], right[0], right[1]);

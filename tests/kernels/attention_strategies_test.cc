@@ -160,3 +160,14 @@ TEST_CASE("every strategy repeats its bits") {
     }
   }
 }
+
+TEST_CASE("sanitized: a small run of each kernel, for compute-sanitizer") {
+  Gpu gpu = gpu_or_skip();
+  if (!gpu) return;
+  for (const AttentionStrategy strategy : kStrategies)
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+      Problem p = problem(strategy, {1, 70, 290, 2, 1, 64}, dtype);
+      p.options.causal = true, p.dropout = 0.1;
+      agrees(gpu.context(), p);
+    }
+}

@@ -1,8 +1,9 @@
 """What the CUDA table is chosen from: strategies beside each other and beside PyTorch, in one run.
-usage: sweep.py LIBRARY OUT.csv [short] [split] [decode] [portable]
+usage: sweep.py LIBRARY OUT.csv [short] [split] [cross] [decode] [portable]
 
 short     naive, tiled and split over n, batch and heads that fill the GPU: forward and backward, microseconds
 split     batch 1, 4 heads, n 256 to 4096: split forced to 1 to 32 parts, tiled, and the best of cudnn and flash
+cross     few queries of 4 heads over many keys: tiled, the table's pick, and the best of cudnn and flash
 decode    one query: GB/s by number of parts, beside PyTorch's flash; grouped heads 8:1
 portable  the portable tiled kernels beside the Hopper ones and flash, TFLOP/s
 Medians of many calls replayed as a graph, after warm-up; random data."""
@@ -61,11 +62,17 @@ def split(lib):
                     if parts * 64 <= n: row[f'split{parts}_us'] = 1e3 * time(ours(lib, (q, k, v), causal=causal, strategy='split', parts=parts).fwd)
                 report(sweep='split', d=d, n=n, causal=int(causal), **row, peer_us=1e3 * peer(q, k, v, causal))
 
+def cross(lib):
+    for d, seq_q, n in ((64, 64, 4096), (128, 64, 4096), (128, 256, 2048), (128, 128, 32768)):
+        q, k, v = rand(1, seq_q, 4, d), rand(1, n, 4, d), rand(1, n, 4, d); row = {}
+        for s in ('tiled', 'auto'): row[s + '_us'] = 1e3 * time(ours(lib, (q, k, v), strategy=s).fwd)
+        report(sweep='cross', d=d, seq_q=seq_q, n=n, **row, peer_us=1e3 * peer(q, k, v, False))
+
 def decode(lib):
     for d, n, heads, kv in ((128, 1 << 20, 8, 8), (128, 1 << 20, 64, 8), (128, 32768, 8, 8), (64, 32768, 12, 12), (64, 1024, 12, 12), (256, 1 << 18, 8, 8)):
         q, k, v = rand(1, 1, heads, d), rand(1, n, kv, d), rand(1, n, kv, d); size = 4 * n * kv * d; row = {}
         rep = 60 if n > 100000 else 10
-        for parts in (0, 8, 16, 33, 66, 99, 132, 264):
+        for parts in (0, 16, 33, 66, 132):
             a = ours(lib, (q, k, v), strategy='decode', parts=parts); row['auto' if parts == 0 else f'parts{parts}'] = size / time(a.fwd, rep) / 1e6
         kv_first = [t.transpose(1, 2) for t in (q, k, v)]
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION): row['flash'] = size / time(lambda: F.scaled_dot_product_attention(*kv_first, enable_gqa=heads != kv), rep) / 1e6
@@ -83,10 +90,10 @@ def portable(lib):
     a = ours(lib, (q, k, v, g), causal=True); report(sweep='float32', d=64, n=2048, fwd=flops / time(a.fwd) / 1e9, bwd=2.5 * flops / time(a.bwd) / 1e9)
 
 def main():
-    lib = load(sys.argv[1]); words = sys.argv[3:] or ['short', 'split', 'decode', 'portable']
+    lib = load(sys.argv[1]); words = sys.argv[3:] or ['short', 'split', 'cross', 'decode', 'portable']
     print(torch.cuda.get_device_name(), 'torch', torch.__version__, flush=True)
     for w in words:
-        try: {'short': short, 'split': split, 'decode': decode, 'portable': portable}[w](lib)
+        try: {'short': short, 'split': split, 'cross': cross, 'decode': decode, 'portable': portable}[w](lib)
         except RuntimeError as e: print(w, 'failed:', str(e)[:300], flush=True)
     keys = list(dict.fromkeys(k for r in ROWS for k in r))
     with open(sys.argv[2], 'w') as out:
