@@ -4,15 +4,14 @@
 #include <cstdint>
 
 #include "base/device_info.h"
+#include "base/round.h"
 
 namespace tilefold {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // A cache line, so that pieces of a workspace do not share one.
 constexpr std::int64_t kWorkspaceAlign = 64;
 constexpr std::int64_t align_workspace(std::int64_t bytes) {
-  return ceil_div(bytes, kWorkspaceAlign) * kWorkspaceAlign;
+  return round_up(bytes, kWorkspaceAlign);
 }
 
 // What cuBLASLt is given: 32 MiB from compute capability 9.0 on, 4 MiB before (NVIDIA, cuBLAS

@@ -2,10 +2,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <string>
 
 #include "base/host_memory.h"
+#include "base/round.h"
 #include "cpu/attention/tile_kernels.h"
 #include "cpu/blas.h"
 #include "cpu/ops.h"
@@ -34,16 +36,11 @@ constexpr Backend kBackend = {
     .copy = cpu::copy,
 };
 
-std::int64_t round_to_pages(std::int64_t bytes) {
-  const std::int64_t page = sysconf(_SC_PAGESIZE);
-  return (bytes + page - 1) / page * page;
-}
-
 class MappedMemory : public Memory {
  public:
   // `counter` is told what the system hands out and gets back.
   MappedMemory(std::int64_t bytes, std::int64_t* counter) : counter_(counter) {
-    bytes_ = round_to_pages(bytes);
+    bytes_ = round_up(bytes, sysconf(_SC_PAGESIZE));
     if (bytes_ == 0) return;
     void* at = mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

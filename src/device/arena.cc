@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/round.h"
 
 namespace tilefold {
 namespace {
@@ -12,10 +13,6 @@ namespace {
 // no token, target or position has.
 constexpr std::uint64_t kPoison = 0xFFFBFFFBFFFBFFFBull;
 constexpr std::uint64_t kGuard = 0xFFF3FFF3FFF3FFF3ull;
-
-std::int64_t round_up(std::int64_t bytes, std::int64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 // REQUIRES: at and bytes are multiples of 8.
 void fill(std::byte* at, std::int64_t bytes, std::uint64_t pattern) {
@@ -50,7 +47,6 @@ struct Arena::Watcher {
       : plan(plan_),
         persistent(persistent_),
         scratch(scratch_),
-        guard(round_up(plan.options().guard_bytes, 64)),
         state(plan.tensors().size(), State::unborn),
         least_unwritten(plan.tensors().size(), -1),
         ran(plan.phases().size(), false) {
@@ -68,7 +64,7 @@ struct Arena::Watcher {
     return (planned(i).phase < 0 ? persistent : scratch) + planned(i).offset;
   }
   // Its bytes, the rest up to the alignment (watched with the guard) and the guard.
-  std::int64_t whole(std::size_t i) const { return round_up(planned(i).bytes, 64) + guard; }
+  std::int64_t whole(std::size_t i) const { return footprint(planned(i), plan.options()); }
   void set_guard(std::size_t i) {
     const std::int64_t from = round_up(planned(i).bytes, 8);
     fill(at(i) + from, whole(i) - from, kGuard);
@@ -176,7 +172,6 @@ struct Arena::Watcher {
   const Plan& plan;
   std::byte* persistent;
   std::byte* scratch;
-  std::int64_t guard;
   int phase = -1, step = -1;
   std::vector<State> state;
   std::vector<std::int64_t> least_unwritten;  // elements, over the passes; -1: never alive

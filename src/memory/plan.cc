@@ -5,23 +5,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round.h"
 
 namespace tilefold {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // a cache line, and the widest vector load
-constexpr std::int64_t kMostBytes = std::int64_t{1}
-                                    << 61;  // so that sums with padding fit in 64 bits
-constexpr std::int64_t kPage = 4096;        // what the system hands out
-
-std::int64_t round_up(std::int64_t bytes, std::int64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
-// What a tensor takes in its arena: its bytes, aligned, and the guard behind it.
-std::int64_t footprint(const PlannedTensor& tensor, const PlanOptions& options) {
-  return round_up(tensor.bytes, kAlignment) + round_up(options.guard_bytes, kAlignment);
-}
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 61;  // sums with padding fit in 64 bits
+constexpr std::int64_t kPage = 4096;                        // what the system hands out
 
 bool meet(const PlannedTensor& a, const PlannedTensor& b) {
   return a.born <= b.last && b.born <= a.last;
@@ -104,13 +94,23 @@ std::string_view name_of(Kind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+std::int64_t footprint(const PlannedTensor& tensor, const PlanOptions& options) {
+  constexpr std::int64_t kAlignment = 64;  // a cache line, and the widest vector load
+  return round_up(tensor.bytes, kAlignment) + round_up(options.guard_bytes, kAlignment);
+}
+
 std::int64_t KindTotals::sum() const {
   return std::accumulate(std::begin(bytes), std::end(bytes), padding);
 }
 
+int Plan::largest_phase() const {
+  if (phase_bytes_.empty()) return -1;
+  return static_cast<int>(std::max_element(phase_bytes_.begin(), phase_bytes_.end()) -
+                          phase_bytes_.begin());
+}
+
 KindTotals Plan::totals() const {
-  const int phase = static_cast<int>(std::max_element(phase_bytes_.begin(), phase_bytes_.end()) -
-                                     phase_bytes_.begin());
+  const int phase = largest_phase();
   Timeline timeline;
   for (const PlannedTensor& t : tensors_)
     if (t.phase == phase) timeline.add(t);

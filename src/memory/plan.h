@@ -46,6 +46,9 @@ struct PlanOptions {
   std::int64_t guard_bytes = 0;  // kept free after every tensor, so that a witness can watch it
 };
 
+// What a tensor takes in its arena: its bytes, aligned, and the guard behind it.
+std::int64_t footprint(const PlannedTensor& tensor, const PlanOptions& options);
+
 // bytes[kind], and what alignment, page rounding, guards and unfillable holes add.
 struct KindTotals {
   std::int64_t bytes[kKinds] = {};
@@ -65,6 +68,8 @@ class Plan {
   std::int64_t scratch_bytes() const { return scratch_bytes_; }  // max over phases
   std::int64_t scratch_bytes(int phase) const { return phase_bytes_[static_cast<std::size_t>(phase)]; }
   std::int64_t arena_bytes() const { return persistent_bytes_ + scratch_bytes_; }
+  // The phase whose scratch arena is the largest; -1 if there is none.
+  int largest_phase() const;
   // What is alive at the moment the arenas' peak is reached (the persistent tensors, and the largest
   // phase's fullest step); with padding it sums to arena_bytes().
   KindTotals totals() const;

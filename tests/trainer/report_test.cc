@@ -38,7 +38,7 @@ constexpr std::int64_t kSaved = 2 * 100 * 2 * 8 * 2 + 2 * 2 * 100 * 4;
 
 TEST_CASE("rows hold the persistent tensors and those of the largest phase") {
   const Plan plan = small_plan();
-  CHECK(plan.phases()[static_cast<std::size_t>(largest_phase(plan))] == "train");
+  CHECK(plan.phases()[static_cast<std::size_t>(plan.largest_phase())] == "train");
   const auto rows = layer_rows(plan);
   REQUIRE(rows.size() == 5);
   CHECK(rows[0].name == "embedding");

@@ -23,15 +23,8 @@ std::string range_name(const std::string& first, const std::string& last) {
 
 }  // namespace
 
-int largest_phase(const Plan& plan) {
-  int largest = -1;
-  for (int phase = 0; phase < static_cast<int>(plan.phases().size()); ++phase)
-    if (largest < 0 || plan.scratch_bytes(phase) > plan.scratch_bytes(largest)) largest = phase;
-  return largest;
-}
-
 std::vector<LayerRow> layer_rows(const Plan& plan) {
-  const int phase = largest_phase(plan);
+  const int phase = plan.largest_phase();
   std::vector<LayerRow> rows;
   for (const PlannedTensor& tensor : plan.tensors()) {
     if (tensor.phase >= 0 && tensor.phase != phase) continue;

@@ -17,9 +17,6 @@ struct LayerRow {
   std::int64_t of(Kind kind) const { return bytes[static_cast<std::size_t>(kind)]; }
 };
 
-// The phase whose scratch arena is the largest; -1 if the plan has none.
-int largest_phase(const Plan& plan);
-
 // Persistent tensors and those of the largest phase.
 std::vector<LayerRow> layer_rows(const Plan& plan);
 
