@@ -29,6 +29,10 @@ std::int64_t size_of(DType dtype) { return kRows[static_cast<std::size_t>(dtype)
 
 std::string_view name_of(DType dtype) { return kRows[static_cast<std::size_t>(dtype)].name; }
 
+bool is_floating(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;
+}
+
 DType parse_dtype(std::string_view name) {
   for (const Row& row : kRows)
     if (row.name == name) return row.dtype;

@@ -14,6 +14,7 @@ enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u16, u8 };
 std::int64_t size_of(DType dtype);
 std::string_view name_of(DType dtype);
 DType parse_dtype(std::string_view name);  // throws UsageError naming the allowed names
+bool is_floating(DType dtype);
 // Half the distance between 1 and the next number of a floating dtype: the relative error of one
 // rounding. 2^-24, 2^-8 (bf16), 2^-11 (f16), 2^-53 (f64).
 double unit_roundoff(DType dtype);

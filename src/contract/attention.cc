@@ -88,7 +88,7 @@ Cost attention_cost(const AttentionProblem& p, AttentionStrategy strategy) {
   const double kv_heads = static_cast<double>(p.batch) * static_cast<double>(p.kv_heads);
   const double seq_q = static_cast<double>(p.seq_q), seq_k = static_cast<double>(p.seq_k);
   const double d = static_cast<double>(p.d), size = static_cast<double>(size_of(p.dtype));
-  const double state = p.dtype == DType::f64 ? 8 : 4;
+  const double state = static_cast<double>(size_of(sum_dtype(p.dtype)));
 
   const double pairs =
       heads * documents * pairs_of_head(p.options, seq_q / documents, seq_k / documents);

@@ -5,13 +5,13 @@
 #include <span>
 #include <string_view>
 
+#include "contract/workspace.h"
 #include "ops/ops.h"
 
 namespace tilefold::ops {
 namespace {
 
 constexpr std::int64_t kMaxHeadWidth = 256;
-constexpr std::uintptr_t kWorkspaceAlignment = 64;
 
 template <class... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
@@ -87,8 +87,7 @@ void check_output(const Named& x, const Named& q) {
 void check_row_constants(const Named& x, const Named& q) {
   const Shape& s = q.tensor.shape;
   check_shape(x, {s[0], s[2], s[1]}, "[batch, heads, seq_q] of q");
-  check_dtype(x, q.tensor.dtype == DType::f64 ? DType::f64 : DType::f32,
-              "the type that softmax state is kept in");
+  check_dtype(x, sum_dtype(q.tensor.dtype), "the type that softmax state is kept in");
   if (!x.tensor.dense())
     refuse(x.name, " has strides ", x.tensor.strides.text(), "; allowed: dense, ",
            dense_strides(x.tensor.shape).text());
@@ -238,9 +237,9 @@ void check_workspace(std::span<std::byte> workspace, std::int64_t needed) {
   if (static_cast<std::int64_t>(workspace.size()) < needed)
     refuse("workspace has ", workspace.size(), " bytes; allowed: ", needed,
            " or more (attention_workspace)");
-  if (needed > 0 && reinterpret_cast<std::uintptr_t>(workspace.data()) % kWorkspaceAlignment != 0)
+  if (needed > 0 && reinterpret_cast<std::uintptr_t>(workspace.data()) % kWorkspaceAlign != 0)
     refuse("workspace starts at ", static_cast<const void*>(workspace.data()),
-           "; allowed: a multiple of ", kWorkspaceAlignment, " bytes");
+           "; allowed: a multiple of ", kWorkspaceAlign, " bytes");
 }
 
 }  // namespace

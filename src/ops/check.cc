@@ -52,15 +52,8 @@ void Check::dtype(const char* name, const ConstTensor& t, DType allowed, DType o
 }
 
 void Check::floating(const char* name, const ConstTensor& t) const {
-  switch (t.dtype) {
-    case DType::f32:
-    case DType::bf16:
-    case DType::f16:
-    case DType::f64:
-      return;
-    default:
-      fail(str(name, " is ", name_of(t.dtype), "; allowed: f32, bf16, f16, f64"));
-  }
+  if (!is_floating(t.dtype))
+    fail(str(name, " is ", name_of(t.dtype), "; allowed: f32, bf16, f16, f64"));
 }
 
 void Check::absent(const char* name, const ConstTensor& t, const char* when) const {

@@ -26,10 +26,7 @@ void linear_forward(Context ctx, const LinearForward& args) {
   const Check check("linear_forward");
   const LinearProblem p = check_operands(check, args.x, args.weight);
   check.rows("y", args.y, {p.tokens, p.out}, "[tokens, out]");
-  if (p.dtype == DType::f64)
-    check.dtype("y", args.y, DType::f64);
-  else
-    check.dtype("y", args.y, p.dtype, DType::f32);
+  check.dtype("y", args.y, p.dtype, sum_dtype(p.dtype));
   if (args.bias) {
     check.dense("bias", args.bias, {p.out}, "[out]");
     check.dtype("bias", args.bias, p.dtype);

@@ -4,13 +4,6 @@
 #include "ops/ops.h"
 
 namespace tilefold::ops {
-namespace {
-
-bool floating(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::bf16 || dtype == DType::f16;
-}
-
-}  // namespace
 
 void fill(Context ctx, const Fill& args) {
   const Check check("fill");
@@ -24,7 +17,8 @@ void copy(Context ctx, const Copy& args) {
   if (!(args.src.shape == args.dst.shape))
     check.fail(str("src has shape ", args.src.shape.text(), " and dst ", args.dst.shape.text(),
                    "; they must be equal"));
-  if (args.src.dtype != args.dst.dtype && (!floating(args.src.dtype) || !floating(args.dst.dtype)))
+  if (args.src.dtype != args.dst.dtype &&
+      !(is_floating(args.src.dtype) && is_floating(args.dst.dtype)))
     check.fail(str("src is ", name_of(args.src.dtype), " and dst ", name_of(args.dst.dtype),
                    "; integers are copied to their own dtype only"));
   if (args.src.numel() == 0) return;
