@@ -83,20 +83,6 @@ BasicTensor<Void> BasicTensor<Void>::sliced(int dim, std::int64_t begin, std::in
   return out;
 }
 
-template <class Void>
-BasicTensor<Void> BasicTensor<Void>::split_last(std::int64_t a, std::int64_t b) const {
-  expect(shape.rank >= 1 && shape.rank < kMaxRank, "no room for another dimension");
-  const int last = shape.rank - 1;
-  expect(shape[last] == a * b && strides[last] == 1, "last dimension does not split so");
-  BasicTensor out = *this;
-  out.shape.rank = out.strides.rank = shape.rank + 1;
-  out.shape[last] = a;
-  out.shape[last + 1] = b;
-  out.strides[last] = b;
-  out.strides[last + 1] = 1;
-  return out;
-}
-
 template struct BasicTensor<void>;
 template struct BasicTensor<const void>;
 

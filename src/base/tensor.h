@@ -72,8 +72,6 @@ struct BasicTensor {
   BasicTensor reshaped(const Shape& to) const;
   // Indices [begin, begin + count) of dimension `dim`.
   BasicTensor sliced(int dim, std::int64_t begin, std::int64_t count) const;
-  // The last dimension, split in two: [..., a * b] -> [..., a, b]. REQUIRES: last stride 1.
-  BasicTensor split_last(std::int64_t a, std::int64_t b) const;
 };
 
 using Tensor = BasicTensor<void>;

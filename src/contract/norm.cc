@@ -17,12 +17,4 @@ std::int64_t residual_norm_backward_workspace(std::int64_t tokens, std::int64_t 
   return 2 * align_workspace(blocks * width * size_of(sum_dtype(dtype)));
 }
 
-Cost residual_norm_forward_cost(std::int64_t tokens, std::int64_t width, DType dtype,
-                                DType residual_dtype) {
-  const double elements = static_cast<double>(tokens) * static_cast<double>(width);
-  // Residual in, sum out; branch in, y out. Square, add, two products and the residual's addition.
-  const std::int64_t bytes = 2 * size_of(residual_dtype) + 2 * size_of(dtype);
-  return {.flops = 5 * elements, .bytes = elements * static_cast<double>(bytes)};
-}
-
 }  // namespace tilefold

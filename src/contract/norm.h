@@ -14,7 +14,6 @@
 
 #include "base/device_info.h"
 #include "base/tensor.h"
-#include "contract/cost.h"
 #include "contract/dropout.h"
 
 namespace tilefold {
@@ -57,7 +56,5 @@ constexpr std::int64_t kMinNormBlock = 16, kMaxNormBlocks = 64;
 std::int64_t norm_backward_block(std::int64_t tokens);
 std::int64_t residual_norm_backward_workspace(std::int64_t tokens, std::int64_t width, DType dtype,
                                               const DeviceInfo& device);
-Cost residual_norm_forward_cost(std::int64_t tokens, std::int64_t width, DType dtype,
-                                DType residual_dtype);
 
 }  // namespace tilefold

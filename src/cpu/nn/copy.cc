@@ -43,9 +43,7 @@ void for_rows(ThreadPool& pool, const Copy& args, Row&& row) {
 
 template <class From, class To>
 void convert(ThreadPool& pool, const Copy& args) {
-  // double only when both ends could hold it; float32 lies between all others exactly.
-  using Via = std::conditional_t<std::is_same_v<From, double> && std::is_same_v<To, double>, double,
-                                 std::conditional_t<std::is_same_v<From, double>, double, float>>;
+  using Via = accumulator_t<From>;  // holds every value of From
   for_rows(pool, args,
            [&](std::int64_t from, std::int64_t to, std::int64_t count, std::int64_t src_stride,
                std::int64_t dst_stride) {
