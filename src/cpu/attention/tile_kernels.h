@@ -7,9 +7,10 @@
 //   O^T [d][32]     = rescale * O^T + V^T [d][keys] . P^T      accumulate(), columns of a broadcast
 //
 // One translation unit per instruction set instantiates tile_kernels_inl.h and fills this table;
-// the best that the machine has is picked once, at run time. Each output element is one chain of
-// multiply-adds over its depth in ascending order, so its bits depend neither on the blocking nor
-// on its neighbours: a score is the same number forward, backward and in every tile size.
+// the best that the machine has is picked once, at run time. Each output element of a product is one
+// chain of multiply-adds over its depth in ascending order, and a score a fixed sum of such chains
+// (scores() below), so its bits depend neither on the blocking nor on its neighbours: a score is the
+// same number forward, backward and in every tile size.
 #pragma once
 
 #include <cstdint>

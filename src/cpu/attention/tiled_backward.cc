@@ -2,7 +2,7 @@
 //
 //   D = sum_c dO O                          dQ^T = 0
 //   for each visible tile:  S^T = K (scale Q)^T     dP^T = V dO^T
-//                           P^T = exp((S^T - m) - ln l)     dS^T = P^T (dP^T - D)
+//                           P^T = exp(S^T - m) / l          dS^T = P^T (dP^T - D)
 //                           dQ^T += K^T dS^T
 //                           in turn:  dV += P^T dO      dK += dS^T (scale Q)
 //   dq = scale dQ
