@@ -17,7 +17,7 @@ const auto kAtLeastOne = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
 
 void add_run(CLI::App& attention) {
   auto settings = std::make_shared<AttentionRunSettings>();
-  CLI::App* run = attention.add_subcommand("run", "attention on the arrays of an HDF5 file");
+  CLI::App* run = attention.add_subcommand("run", "Attention on the arrays of an HDF5 file.");
   run->add_option("in", settings->in,
                   "HDF5 file: q k v [batch, seq, heads, d] float32, optionally do (backward runs "
                   "too), cu_seqlens_q, cu_seqlens_k; root attributes causal, window_left, "
@@ -85,14 +85,19 @@ void add_window(CLI::App& command, std::vector<std::int64_t>& window) {
 void add_explain(CLI::App& attention) {
   auto s = std::make_shared<ExplainSettings>();
   CLI::App* command = attention.add_subcommand(
-      "explain", "the table that picks a strategy, and its pick for a shape");
+      "explain", "The table that picks a strategy, and its pick for a shape.");
   command->add_option("--seq", s->seq, "queries (and keys, without --seq-k)")
+      ->default_str("")
       ->required()
       ->check(kAtLeastOne);
-  command->add_option("--seq-k", s->seq_k, "keys")->check(kAtLeastOne);
+  command->add_option("--seq-k", s->seq_k, "keys; default: as queries")
+      ->check(kAtLeastOne)
+      ->default_str("");
   command->add_option("--batch", s->batch, "batch elements")->check(kAtLeastOne);
   command->add_option("--heads", s->heads, "query heads")->check(kAtLeastOne);
-  command->add_option("--kv-heads", s->kv_heads, "kv heads; default: heads")->check(kAtLeastOne);
+  command->add_option("--kv-heads", s->kv_heads, "kv heads; default: heads")
+      ->check(kAtLeastOne)
+      ->default_str("");
   command->add_option("--d", s->d, "head width")->check(CLI::Range(1, 256));
   command->add_flag("--causal", s->causal, "bottom-right causal mask");
   command->add_flag("--backward", s->backward, "the pick for backward");
@@ -107,7 +112,7 @@ void add_explain(CLI::App& attention) {
 void add_bench(CLI::App& attention) {
   auto s = std::make_shared<AttentionBenchSettings>();
   CLI::App* command = attention.add_subcommand(
-      "bench", "time, predicted and achieved flops and bytes, of every combination of the lists");
+      "bench", "Time, predicted and achieved flops and bytes, of every combination of the lists.");
   command->add_option("--seq", s->seq, "sequence lengths")->delimiter(',')->check(kAtLeastOne);
   command->add_option("--d", s->d, "head widths")->delimiter(',')->check(CLI::Range(1, 256));
   command->add_option("--causal", s->causal, "masks: 0, 1")
@@ -120,10 +125,13 @@ void add_bench(CLI::App& attention) {
       ->delimiter(',')
       ->check(CLI::IsMember(kDtypes));
   command->add_option("--seq-k", s->seq_k, "keys; default: the sequence length")
-      ->check(kAtLeastOne);
+      ->check(kAtLeastOne)
+      ->default_str("");
   command->add_option("--batch", s->batch, "batch elements")->check(kAtLeastOne);
   command->add_option("--heads", s->heads, "query heads")->check(kAtLeastOne);
-  command->add_option("--kv-heads", s->kv_heads, "kv heads; default: heads")->check(kAtLeastOne);
+  command->add_option("--kv-heads", s->kv_heads, "kv heads; default: heads")
+      ->check(kAtLeastOne)
+      ->default_str("");
   add_window(*command, s->window);
   command->add_option("--device", s->device, "where to run")->check(CLI::IsMember(kDevices));
   command->add_option("--threads", s->threads, "CPU threads; 0: all allowed cores")
@@ -139,8 +147,9 @@ void add_bench(CLI::App& attention) {
 
 void add_attention_commands(CLI::App& app) {
   CLI::App* attention =
-      app.add_subcommand("attention", "the attention component: on files, its choices, its speed");
+      app.add_subcommand("attention", "The attention component: on files, its choices, its speed.");
   attention->require_subcommand(1);
+  attention->option_defaults()->always_capture_default();  // its commands inherit it
   add_run(*attention);
   add_explain(*attention);
   add_bench(*attention);
