@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "trainer/cli/commands.h"
 
 namespace tilefold {
 namespace {

@@ -8,8 +8,13 @@
 
 namespace tilefold {
 
+// Ends the program with this status; whatever had to be said was said.
+struct ExitStatus {
+  int status = 0;
+};
+
 // Runs `setup` on every rank; if it throws anywhere, the lowest rank that failed says why and all
-// ranks leave with the same status. REQUIRES: `setup` makes no collective calls.
+// ranks leave with its status (ExitStatus). REQUIRES: `setup` makes no collective calls.
 void together(Communicator& comm, const std::function<void()>& setup);
 
 // Runs `body`, which may make collective calls; what it throws ends the whole job when there are

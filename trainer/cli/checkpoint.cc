@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "trainer/cli/commands.h"
+#include "trainer/ranks.h"
 #include "trainer/report/memory_report.h"
 #include "trainer/verify.h"
 

@@ -8,11 +8,6 @@ class App;
 
 namespace tilefold {
 
-// Ends the program with this status; whatever had to be said was said.
-struct ExitStatus {
-  int status = 0;
-};
-
 void add_train_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_eval_command(CLI::App& app);

@@ -12,6 +12,7 @@
 #include "trainer/cli/commands.h"
 #include "trainer/cli/doctor.h"
 #include "trainer/config.h"
+#include "trainer/ranks.h"
 
 namespace {
 
