@@ -12,6 +12,7 @@ class CudaStream : public Stream {
   explicit CudaStream(int processors);
   ~CudaStream() override;
   void synchronize() override;
+  void* native() const override { return handle_; }
   CUstream_st* handle() const { return handle_; }
   int processors() const { return processors_; }
 

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "device/gpus.h"
 
 namespace tilefold {
 
@@ -15,6 +16,10 @@ std::string_view cuda_absence() {
                "toolkit and configure again"
              : "this build has no CUDA and no NVIDIA driver was found on this machine";
 }
+
+std::string gpu_pci_address(int) { throw UsageError(std::string(cuda_absence())); }
+std::string gpu_link(int, int) { throw UsageError(std::string(cuda_absence())); }
+std::string gpu_software() { return std::string(cuda_absence()); }
 
 std::unique_ptr<Device> open_cuda_device(int) {
   throw UsageError(str("device cuda cannot be used: ", cuda_absence(), "; device cpu works"));

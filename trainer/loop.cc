@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "comm/nccl.h"
 #include "io/atomic_file.h"
 #include "trainer/checkpoint.h"
 #include "trainer/evaluate.h"
@@ -40,16 +41,18 @@ class Loop {
  public:
   Loop(const Config& config, ExistingRun existing, Communicator& comm)
       : comm_(comm), existing_(existing), directory_(config.run.out) {
+    gpus_ = assign_gpus(comm, config.run.device);
     together(comm, [&] {
-      session_ = open_training(config, comm);
+      session_ = open_training(config, comm, gpu_of(gpus_, comm));
       if (lead()) lock_ = directory_.take(existing);
     });
     comm.barrier();  // the directory is there
     together(comm, [&] { load(); });
+    device_comm_ = open_device_communicator(comm, *session_->device, *session_->stream);
     if (lead()) announce();
     const Config& c = session_->config;
     batch_ = split_batch(c.train, comm.size());
-    step_.emplace(c, comm, *session_->data, session_->run, *session_->arena, session_->context(),
+    step_.emplace(c, device_comm_ ? *device_comm_ : comm, *session_->data, session_->run, *session_->arena, session_->context(),
                   start_.consumed);
     evaluator_.emplace(comm, *session_->data, session_->run, *session_->arena, session_->context(),
                        batch_.micro);
@@ -141,6 +144,12 @@ class Loop {
         session_->device->info().name, comm_.size(), comm_.size() == 1 ? "rank" : "ranks",
         allowed_cores(), session_->run.model->parameter_count(),
         human_bytes(session_->run.plan.arena_bytes()), session_->run.plan.arena_bytes()));
+    if (comm_.size() > 1)
+      for (std::size_t rank = 0; rank < gpus_.size(); ++rank)
+        message(fmt::format("{}\n", line_of(gpus_, rank)));
+    if (device_comm_)
+      message(fmt::format("{} took {} of GPU memory\n", nccl_version(),
+                          human_bytes(device_comm_->device_bytes())));
     const int threads = threads_of(c.run, comm_.local_size());
     if (c.run.device != "cuda" && threads > allowed_cores())
       message(
@@ -181,6 +190,7 @@ class Loop {
   void report_memory() {
     MeasuredMemory measured;
     measured.arenas = session_->device->allocated_bytes();
+    if (device_comm_) measured.nccl = device_comm_->device_bytes();
     const ResidentMemory now = resident_memory();
     measured.resident_start = session_->before.now;
     measured.resident_peak = now.peak;
@@ -212,7 +222,9 @@ class Loop {
   ExistingRun existing_;
   RunDirectory directory_;
   std::unique_ptr<DirectoryLock> lock_;  // no second process writes here
+  std::vector<RankGpu> gpus_;  // of the ranks; empty on the CPU
   std::unique_ptr<Session> session_;
+  std::unique_ptr<Communicator> device_comm_;  // null where comm_ serves
   ResumePoint start_;
   BatchSplit batch_;
   std::optional<TrainStep> step_;

@@ -7,6 +7,9 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "comm/nccl.h"
+#include "device/device.h"
+#include "device/gpus.h"
 
 namespace tilefold {
 namespace {
@@ -61,6 +64,26 @@ void or_abort(Communicator& comm, const std::function<void()>& body) {
     status = status_of_current(&line);
   }
   comm.abort(status, line);
+}
+
+std::vector<RankGpu> assign_gpus(Communicator& comm, const std::string& device) {
+  if (device == "cpu") return {};
+  const std::vector<RankGpu> gpus = map_gpus(comm, cuda_device_count(), gpu_pci_address);
+  const bool none = std::all_of(gpus.begin(), gpus.end(), [](const RankGpu& g) { return g.visible == 0; });
+  if (none || comm.size() == 1) return none ? std::vector<RankGpu>() : gpus;
+  together(comm, [&] {
+    if (comm.rank() != 0) return;
+    const std::string fault = fault_of(gpus);
+    if (!fault.empty()) throw UsageError(fault);
+    if (!nccl_absence().empty())
+      throw UsageError(str(comm.size(), " ranks on GPUs need NCCL, but ", nccl_absence(),
+                           "; run.device cpu works without"));
+  });
+  return gpus;
+}
+
+int gpu_of(const std::vector<RankGpu>& gpus, const Communicator& comm) {
+  return gpus.empty() ? 0 : std::max(0, gpus[static_cast<std::size_t>(comm.rank())].ordinal);
 }
 
 int threads_of(const RunConfig& run, int local_ranks) {

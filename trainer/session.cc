@@ -14,10 +14,11 @@ std::int64_t memory_limit(const Config& config, const Device& device, const Comm
   return device.free_bytes() / (host ? comm.local_size() : 1);
 }
 
-std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm) {
+std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm,
+                                       int gpu) {
   auto session = std::make_unique<Session>();
   Session& s = *session;
-  s.device = open_model_device(config.run.device, comm.local_rank(),
+  s.device = open_model_device(config.run.device, gpu,
                                threads_of(config.run, comm.local_size()));
   s.stream = s.device->make_stream();
   s.data = open_dataset(config);

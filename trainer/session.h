@@ -30,9 +30,10 @@ struct Session {
   Context context() { return {*device, *stream}; }
 };
 
-// Opens the device and data of `config`, plans a training run and takes its arenas. Makes no
+// Opens the device (of several GPUs, the one numbered `gpu`) and data of `config`, plans a training run and takes its arenas. Makes no
 // collective calls. Throws Error naming the layer and tensor that pass memory.limit.
-std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm);
+std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm,
+                                       int gpu);
 
 // The config with everything that "0: from the data" leaves open.
 Config resolve(Config config, const Dataset& data);

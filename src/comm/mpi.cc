@@ -21,10 +21,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "comm/heartbeat.h"
+#include "comm/timeout.h"
 
 namespace tilefold {
 namespace {
@@ -69,19 +72,9 @@ void add_in_rank_order(T* own, const T* others, std::int64_t count, int rank, in
   }
 }
 
-std::chrono::seconds read_timeout() {
-  const char* text = std::getenv("TILEFOLD_COMM_TIMEOUT");
-  if (text == nullptr) return std::chrono::seconds(1800);
-  char* end = nullptr;
-  const long seconds = std::strtol(text, &end, 10);
-  require(*text != '\0' && *end == '\0' && seconds > 0, "TILEFOLD_COMM_TIMEOUT is '", text,
-          "', not a number of seconds above 0");
-  return std::chrono::seconds(seconds);
-}
-
 class MpiCommunicator : public Communicator {
  public:
-  explicit MpiCommunicator(bool finalize) : timeout_(read_timeout()), finalize_(finalize) {
+  explicit MpiCommunicator(bool finalize) : timeout_(comm_timeout()), finalize_(finalize) {
     MPI_Comm_dup(MPI_COMM_WORLD, &world_);
     MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);  // reported by check(), with the rank
     MPI_Comm_dup(world_, &leaving_);                     // inherits that
@@ -98,6 +91,7 @@ class MpiCommunicator : public Communicator {
       slot.others.resize(static_cast<std::size_t>((size_ - 1) * largest_chunk));
       slot.requests.resize(static_cast<std::size_t>(2 * (size_ - 1)), MPI_REQUEST_NULL);
     }
+    heartbeat_.emplace(*this);
   }
 
   ~MpiCommunicator() override {
@@ -110,6 +104,7 @@ class MpiCommunicator : public Communicator {
       complete({&request, 1}, kGrace, "stopped by an exception, while others go on");
     else
       complete({&request, 1}, "the end of the run");
+    heartbeat_.reset();
     MPI_Comm_free(&leaving_);
     MPI_Comm_free(&world_);
     if (finalize_) MPI_Finalize();
@@ -185,6 +180,7 @@ class MpiCommunicator : public Communicator {
     std::fprintf(stderr, "tilefold: rank %d of %d: %s; ending all ranks\n", rank_, size_,
                  why.c_str());
     std::fflush(nullptr);
+    if (heartbeat_) heartbeat_->leave(true);
     MPI_Abort(world_, status);
     std::_Exit(status);
   }
@@ -337,6 +333,7 @@ class MpiCommunicator : public Communicator {
   std::array<Slot, kSlots> slots_;
   std::vector<Piece> queue_;  // since the last wait(); keeps its capacity
   std::size_t next_ = 0;      // first of the queue that was not started
+  std::optional<Heartbeat> heartbeat_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "comm/communicator.h"
 #include "comm/launcher.h"
 #include "comm/mpi.h"
+#include "comm/nccl.h"
 
 namespace tilefold {
 namespace {
@@ -43,6 +44,12 @@ std::unique_ptr<Communicator> open_communicator(int* argc, char*** argv) {
   const Launch launch = detect_launch();
   if (launch.size == 1) return std::make_unique<OneRank>();
   return open_mpi(argc, argv, launch.size);
+}
+
+std::unique_ptr<Communicator> open_device_communicator(Communicator& host, Device& device,
+                                                       Stream& compute) {
+  if (host.size() == 1 || device.info().kind == DeviceKind::cpu) return nullptr;
+  return open_nccl(host, device, compute);
 }
 
 }  // namespace tilefold

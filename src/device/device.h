@@ -18,6 +18,8 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void synchronize() = 0;
+  // The stream as the device's own libraries take it (cudaStream_t); null on the CPU.
+  virtual void* native() const { return nullptr; }
 };
 
 // Memory from the system (mmap, cudaMalloc), counted by its device where it is handed out.

@@ -19,11 +19,14 @@ def run(command, **variables):
 
 
 class FailingRanks(unittest.TestCase):
-    def check(self, how, message, **variables):
-        result, seconds = run([MPIRUN, "-np", "4", PROGRAM, how], **variables)
+    def check(self, how, message, rank="1", **variables):
+        """`message`: a text to be found, or several of which one must be."""
+        result, seconds = run([MPIRUN, "-np", "4", PROGRAM, how, rank], **variables)
         self.assertNotEqual(result.returncode, 0, how)
         self.assertLess(seconds, 30, how)
-        self.assertIn(message, result.stdout + result.stderr)
+        texts = (message,) if isinstance(message, str) else message
+        said = result.stdout + result.stderr
+        self.assertTrue(any(text in said for text in texts), said)
 
     def test_exception(self):
         self.check("throw", "rank 1 of 4: planted failure")
@@ -40,12 +43,30 @@ class FailingRanks(unittest.TestCase):
     def test_exit(self):
         self.check("exit", "")
 
-    def test_kill(self):
-        self.check("kill", "signal 9")
+    def test_a_stopped_rank_is_named(self):
+        for rank in ("0", "1"):  # whom all listen to, and one of those that it listens to
+            self.check("stop", f"rank {rank} on {os.uname().nodename} is silent for 15 s", rank=rank)
 
-    def test_a_stopped_rank_is_waited_for_no_longer_than_the_limit(self):
+    def test_a_killed_rank_is_named(self):
+        for rank in ("0", "3"):
+            self.check("kill", rank=rank, message=(
+                f"rank {rank} on {os.uname().nodename} ended without a word",
+                f"process rank {rank} "))
+
+    def test_a_busy_rank_is_not_taken_for_a_stopped_one(self):
+        result, _ = run([MPIRUN, "-np", "4", PROGRAM, "busy"], TILEFOLD_HEARTBEAT="3")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_rank_that_goes_on_in_time_is_no_fault(self):
+        result, _ = run([MPIRUN, "-np", "4", PROGRAM, "pause"], TILEFOLD_HEARTBEAT="8")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_without_the_heartbeat_the_limit_of_a_wait_holds(self):
         self.check("stop", "no answer from other ranks for 2 s: a sum of gradients",
-                   TILEFOLD_COMM_TIMEOUT="2")
+                   TILEFOLD_COMM_TIMEOUT="2", TILEFOLD_HEARTBEAT="0")
+
+    def test_a_bad_heartbeat_is_refused(self):
+        self.check("check", "TILEFOLD_HEARTBEAT is '1', not a number", TILEFOLD_HEARTBEAT="1")
 
     def test_a_rank_that_makes_another_call(self):
         self.check("skip", "no answer from other ranks for 2 s", TILEFOLD_COMM_TIMEOUT="2")

@@ -1,8 +1,13 @@
 // Run under mpirun: what every rank must see, and ways to fail.
 //   ranks check        all reductions against their definition; exit 0 only if every rank agrees
-//   ranks throw|exit|kill|stop|skip|unwind   rank 1 fails in that way while the others wait
+//   ranks throw|exit|kill|stop|skip|unwind [RANK]   rank 1 (or RANK) fails in that way while the others
+//                      wait
+//   ranks busy|pause   rank 1 computes, or is stopped and goes on, for 5 s, and all is well
 //   ranks leave        every rank throws; exit 7
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -141,11 +146,11 @@ void check(Communicator& comm) {
   comm.barrier();
 }
 
-// Rank 1 fails while the others reduce.
-void fail(Communicator& comm, std::string_view how) {
+// `victim` fails while the others reduce.
+void fail(Communicator& comm, std::string_view how, int victim) {
   std::vector<float> grads(3'000'000, 1.0f);
   for (int round = 0;; ++round) {
-    if (comm.rank() == 1 && round == 2) {
+    if (comm.rank() == victim && round == 2) {
       if (how == "throw") throw Error("planted failure");
       if (how == "exit") std::_Exit(3);
       if (how == "kill") std::raise(SIGKILL);
@@ -157,8 +162,28 @@ void fail(Communicator& comm, std::string_view how) {
   }
 }
 
+// Rank 1 keeps the others waiting for 5 s: at work in one call, or stopped by a child of its.
+void hold_up(Communicator& comm, std::string_view how) {
+  if (comm.rank() == 1) {
+    if (how == "pause") {
+      const pid_t own = getpid();
+      if (fork() == 0) {
+        kill(own, SIGSTOP);
+        sleep(5);
+        kill(own, SIGCONT);
+        _exit(0);
+      }
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  }
+  comm.barrier();
+}
+
 int run(int argc, char** argv) {
   const std::string_view mode = argc > 1 ? argv[1] : "check";
+  const int victim = argc > 2 ? std::atoi(argv[2]) : 1;
   const auto comm = open_communicator(&argc, &argv);
   if (mode == "unwind") {  // nobody between the failure and the end of the communicator
     if (comm->rank() == 1) throw Error("planted failure");
@@ -169,8 +194,10 @@ int run(int argc, char** argv) {
   try {
     if (mode == "check")
       check(*comm);
+    else if (mode == "busy" || mode == "pause")
+      hold_up(*comm, mode);
     else
-      fail(*comm, mode);
+      fail(*comm, mode, victim);
   } catch (const std::exception& e) {
     comm->abort(EXIT_FAILURE, e.what());
   }

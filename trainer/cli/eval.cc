@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,13 +49,18 @@ void run(const EvalCommand& options) {
   const std::unique_ptr<Communicator> comm = open_communicator(nullptr, nullptr);
   Session s;
   std::int64_t batch = 0, samples = 0;
+  std::optional<CheckpointReader> file;
+  Config config;
   together(*comm, [&] {
-    const CheckpointReader file(find_checkpoint(options.checkpoint));
-    const Config config = config_of(file, options.set);
-    s.device = open_model_device(config.run.device, comm->local_rank(),
+    file.emplace(find_checkpoint(options.checkpoint));
+    config = config_of(*file, options.set);
+  });
+  const std::vector<RankGpu> gpus = assign_gpus(*comm, config.run.device);
+  together(*comm, [&] {
+    s.device = open_model_device(config.run.device, gpu_of(gpus, *comm),
                                  threads_of(config.run, comm->local_size()));
     s.stream = s.device->make_stream();
-    const Vocabulary trained = Vocabulary::parse(file.text("vocabulary"));
+    const Vocabulary trained = Vocabulary::parse(file->text("vocabulary"));
     s.data = open_dataset(config, &trained);
     s.config = resolve(config, *s.data);
     samples = evaluation_samples(s.config.train, *s.data);
@@ -63,7 +69,7 @@ void run(const EvalCommand& options) {
     s.run = plan_evaluation(s.config, s.device->info(), batch);
     s.arena =
         std::make_unique<Arena>(*s.device, s.run.plan, memory_limit(s.config, *s.device, *comm));
-    load_weights(file, s.run, *s.arena, s.context());
+    load_weights(*file, s.run, *s.arena, s.context());
   });
   or_abort(*comm, [&] {
     Evaluator evaluator(*comm, *s.data, s.run, *s.arena, s.context(), batch);

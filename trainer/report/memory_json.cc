@@ -67,6 +67,7 @@ std::string memory_json(const Plan& plan, const MeasuredMemory& measured) {
   write_measured(json, "resident_start", measured.resident_start);
   write_measured(json, "resident_peak", measured.resident_peak);
   write_measured(json, "outside_arenas", measured.outside);
+  if (measured.nccl >= 0) json.member("nccl", measured.nccl);
   json.end_object().newline().end_object();
   return text + "\n";
 }

@@ -20,6 +20,7 @@ std::string human_bytes(std::int64_t bytes);
 struct MeasuredMemory {
   std::int64_t arenas = -1;          // what the system handed out for the arenas
   std::int64_t outside = -1;         // what the process took besides: libraries, threads, batches
+  std::int64_t nccl = -1;            // device memory that NCCL took when it was opened
   std::int64_t resident_start = -1;  // resident memory of the process before the arenas
   std::int64_t resident_peak = -1;   // and its largest since
 };

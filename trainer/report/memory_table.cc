@@ -164,6 +164,9 @@ std::string memory_table(const Plan& plan, const Plan* naive, const MeasuredMemo
   if (measured.outside >= 0)
     add(text, "          %s taken outside the arenas: by libraries, threads, batches on the host\n",
         human_bytes(measured.outside).c_str());
+  if (measured.nccl >= 0)
+    add(text, "NCCL      %s of device memory, beside the arenas\n",
+        human_bytes(measured.nccl).c_str());
   return text;
 }
 
