@@ -12,7 +12,7 @@
 namespace tilefold {
 
 std::vector<RankGpu> map_gpus(Communicator& comm, int visible,
-                              FunctionRef<std::string(int ordinal)> pci_of) {
+                              std::string (*pci_of)(int ordinal)) {
   RankGpu mine;
   gethostname(mine.host, sizeof mine.host - 1);
   mine.local_rank = comm.local_rank();

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "base/parallel.h"
 #include "comm/communicator.h"
 
 namespace tilefold {
@@ -21,7 +20,7 @@ struct RankGpu {
 
 // Collective: every rank's choice, in rank order. `pci_of` gives the address of a visible GPU.
 std::vector<RankGpu> map_gpus(Communicator& comm, int visible,
-                              FunctionRef<std::string(int ordinal)> pci_of);
+                              std::string (*pci_of)(int ordinal));
 
 // What is wrong with the map, in one sentence with a remedy; empty if each rank has a GPU for itself.
 std::string fault_of(const std::vector<RankGpu>& ranks);

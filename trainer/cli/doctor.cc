@@ -86,21 +86,9 @@ RankFacts facts_of(const Communicator& comm) {
   return facts;
 }
 
-void print_gpus() {
-  const int gpus = cuda_device_count();
-  if (gpus == 0) std::printf("gpu        none: %s\n", std::string(cuda_absence()).c_str());
-  for (int i = 0; i < gpus; ++i) {
-    const auto device = open_cuda_device(i);
-    std::printf("gpu %d      %s, %.1f GB, %.1f GB free\n", i, device->info().name.c_str(),
-                static_cast<double>(device->info().memory_bytes) * 1e-9,
-                static_cast<double>(device->free_bytes()) * 1e-9);
-  }
-}
-
 void print_build() {
   std::printf("processor  %s\n", processor_name().c_str());
   std::printf("computes   %s\n", describe_cpu_backend().c_str());
-  print_gpus();
   const std::string absence = mpi_absence();
   std::printf("mpi        %s\n", absence.empty() ? mpi_version().c_str() : absence.c_str());
 }
@@ -132,18 +120,36 @@ int report(const std::vector<Finding>& found) {
   return faults;
 }
 
+// Every rank's, in rank order.
+template <class Facts>
+std::vector<Facts> gathered(Communicator& comm, const Facts& mine) {
+  std::vector<Facts> all(static_cast<std::size_t>(comm.size()));
+  comm.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
 void doctor() {
   const Launch launch = detect_launch();
   int faults = 0;
   {
     const std::unique_ptr<Communicator> comm = open_communicator(nullptr, nullptr);
-    const RankFacts mine = facts_of(*comm);
-    std::vector<RankFacts> all(static_cast<std::size_t>(comm->size()));
-    comm->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    const std::vector<RankFacts> all = gathered(*comm, facts_of(*comm));
+    const std::vector<GpuFacts> gpus = gathered(*comm, gpu_facts(*comm));
     if (comm->rank() == 0) {
       print_build();
       print_ranks(all, launch);
-      faults = report(examine(all));
+      print_gpus(gpus);
+      std::fflush(stdout);  // shown even if the sums hang
+    }
+    const std::vector<GpuSums> sums = gathered(*comm, gpu_sums(*comm, gpus));
+    if (comm->rank() == 0) {
+      print_sums(sums[0]);
+      std::vector<Finding> found = examine(all);
+      const std::vector<Finding> of_gpus = examine_gpus(gpus, sums);
+      found.insert(found.end(), of_gpus.begin(), of_gpus.end());
+      std::stable_sort(found.begin(), found.end(),
+                       [](const Finding& a, const Finding& b) { return a.fault > b.fault; });
+      faults = report(found);
     }
   }
   require(faults == 0, "doctor found ", faults, faults == 1 ? " fault" : " faults",

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/cli/doctor_gpus.h"
+
 namespace CLI {
 class App;
 }
@@ -36,5 +38,7 @@ struct Finding {
 
 // What follows from the facts; ranks in order.
 std::vector<Finding> examine(const std::vector<RankFacts>& ranks);
+std::vector<Finding> examine_gpus(const std::vector<GpuFacts>& ranks,
+                                  const std::vector<GpuSums>& sums);
 
 }  // namespace tilefold

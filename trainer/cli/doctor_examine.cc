@@ -44,6 +44,46 @@ void examine_host(const RankFacts& first, std::vector<Finding>& found) {
 
 }  // namespace
 
+std::vector<Finding> examine_gpus(const std::vector<GpuFacts>& ranks,
+                                  const std::vector<GpuSums>& sums) {
+  std::vector<Finding> found;
+  std::vector<RankGpu> map;
+  for (const GpuFacts& rank : ranks) map.push_back(rank.map);
+  const bool any = std::any_of(map.begin(), map.end(), [](const RankGpu& r) { return r.visible > 0; });
+  if (!any && ranks[0].has_driver)
+    found.push_back({false, str(map[0].host,
+                                " has an NVIDIA driver, but this build sees no GPU (why: the line "
+                                "\"gpu\" above): build with CUDA, give the container its GPUs (docker "
+                                "run --gpus all), or install a driver as new as the toolkit")});
+  if (!any) return found;
+  const std::string fault = ranks.size() > 1 ? fault_of(map) : "";
+  if (!fault.empty()) found.push_back({true, fault});
+  if (ranks.size() > 1 && fault.empty() && !sums[0].measured)
+    found.push_back({true,
+                     "ranks on GPUs cannot talk: this build has no NCCL, or less than 64 MiB of a GPU "
+                     "is free; see the lines above, or set run.device to cpu"});
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const GpuFacts& r = ranks[rank];
+    if (r.map.ordinal >= 0 && r.free_bytes < r.memory_bytes / 2)
+      found.push_back({false, str("GPU ", r.map.ordinal, " (", r.map.pci, ") of ", r.map.host,
+                                  " has ", gb(r.free_bytes), " of ", gb(r.memory_bytes),
+                                  " free: another program uses it (nvidia-smi shows which); end it, or "
+                                  "choose other GPUs by CUDA_VISIBLE_DEVICES")});
+    if (!sums[rank].right)
+      found.push_back({true, str("sums between GPUs come out wrong on rank ", rank, " (", r.map.pci,
+                                 " of ", r.map.host,
+                                 "): try NCCL_P2P_DISABLE=1, and have the link between the GPUs "
+                                 "checked if that helps")});
+  }
+  constexpr double kSlow = 10e9;  // less than any direct link between GPUs of one host gives
+  if (sums[0].measured && sums[0].large_bus < kSlow)
+    found.push_back({false, str("sums between GPUs run at ", gb(static_cast<std::int64_t>(
+                                                                sums[0].large_bus)),
+                                "/s: they pass through the host or a slow network; look at "
+                                "nvidia-smi topo -m and at what NCCL_DEBUG=INFO says")});
+  return found;
+}
+
 std::vector<Finding> examine(const std::vector<RankFacts>& ranks) {
   std::vector<Finding> found;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
