@@ -51,6 +51,12 @@ class Communicator {
   // of the host, or of the GPU of open_device_communicator().
   virtual void start_sum(Tensor values) = 0;
   virtual void wait() = 0;
+  // Halves of a sum, for state that is spread over ranks: as start_sum() in all else. Rank r's part of
+  // n elements is [r n / P, (r + 1) n / P). REQUIRES: P divides n.
+  // After the first each rank has the sum in its own part, and no promise is made for the rest.
+  virtual void start_scatter(std::span<const Tensor> values) = 0;
+  // After the second each rank has every rank's part. Any dtype.
+  virtual void start_gather(std::span<const Tensor> values) = 0;
 
   // Ends the whole job with this exit status, after a message naming the rank.
   [[noreturn]] virtual void abort(int status, const std::string& why) = 0;

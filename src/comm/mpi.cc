@@ -7,7 +7,8 @@
 //   add       in rank order, in double, rounded once             bits fixed by the ranks alone
 //   gather    rank r sends its finished chunk r to every other   sent: (P-1)/P of the piece
 //
-// so a rank sends 2 n (P-1)/P elements, as a ring does. Up to kSlots pieces are under way at a
+// (start_scatter() and start_gather() are the halves, on pieces whose chunks lie n / P apart.) So a rank
+// sends 2 n (P-1)/P elements, as a ring does. Up to kSlots pieces are under way at a
 // time.
 #include "comm/mpi.h"
 
@@ -160,8 +161,23 @@ class MpiCommunicator : public Communicator {
            "start_sum needs dense f32 or f64");
     const std::int64_t element = size_of(values.dtype);
     for (std::int64_t at = 0; at < values.bytes(); at += kPieceBytes)
-      queue_.push_back({static_cast<std::byte*>(values.data) + at,
-                        std::min(kPieceBytes, values.bytes() - at) / element, values.dtype});
+      queue_.push_back({.data = static_cast<std::byte*>(values.data) + at,
+                        .count = std::min(kPieceBytes, values.bytes() - at) / element,
+                        .dtype = values.dtype});
+    progress();
+  }
+
+  void start_scatter(std::span<const Tensor> values) override {
+    for (const Tensor& t : values) {
+      expect(t.dtype == DType::f32 || t.dtype == DType::f64, "start_scatter needs f32 or f64");
+      queue_parts(t, Pass::scatter);
+    }
+    progress();
+  }
+
+  void start_gather(std::span<const Tensor> values) override {
+    // As bytes: nothing is added.
+    for (const Tensor& t : values) queue_parts(Tensor(t.data, DType::u8, {t.bytes()}), Pass::gather);
     progress();
   }
 
@@ -186,10 +202,16 @@ class MpiCommunicator : public Communicator {
   }
 
  private:
+  enum class Pass { sum, scatter, gather };
   struct Piece {
-    std::byte* data;
-    std::int64_t count;  // elements
-    DType dtype;
+    std::byte* data = nullptr;
+    std::int64_t count = 0;  // elements: of all chunks; with a stride, of each
+    DType dtype = DType::f32;
+    Pass pass = Pass::sum;
+    std::int64_t stride = 0;  // elements from one rank's chunk to the next one's; 0: they touch
+    Chunk chunk(int ranks, int rank) const {
+      return stride == 0 ? chunk_of(count, ranks, rank) : Chunk{rank * stride, count};
+    }
   };
   enum class State { idle, scatter, gather };
   struct Slot {
@@ -199,6 +221,18 @@ class MpiCommunicator : public Communicator {
     std::vector<std::byte> others;      // [size - 1, own chunk]
     std::vector<MPI_Request> requests;  // [2 (size - 1)]
   };
+
+  void queue_parts(const Tensor& values, Pass pass) {
+    expect(values.dense() && values.numel() % size_ == 0, "parts need a size that ranks divide");
+    const std::int64_t part = values.numel() / size_, element = size_of(values.dtype);
+    const std::int64_t most = std::max<std::int64_t>(kPieceBytes / element / size_, 1);
+    for (std::int64_t at = 0; at < part; at += most)
+      queue_.push_back({.data = static_cast<std::byte*>(values.data) + at * element,
+                        .count = std::min(most, part - at),
+                        .dtype = values.dtype,
+                        .pass = pass,
+                        .stride = part});
+  }
 
   void check(int code, const char* call) {
     if (code == MPI_SUCCESS) return;
@@ -268,17 +302,17 @@ class MpiCommunicator : public Communicator {
                           slot.requests.data(), &done, MPI_STATUSES_IGNORE),
               "MPI_Testall");
         if (!done) continue;
-        if (slot.state == State::scatter) {
-          add(slot);
+        const bool adds = slot.state == State::scatter;
+        if (adds) add(slot);
+        if (adds && slot.piece.pass == Pass::sum)
           exchange(slot, State::gather);
-        } else {
+        else
           slot.state = State::idle;
-        }
       }
       if (slot.state == State::idle && next_ < queue_.size()) {
         slot.number = next_;
         slot.piece = queue_[next_++];
-        exchange(slot, State::scatter);
+        exchange(slot, slot.piece.pass == Pass::gather ? State::gather : State::scatter);
       }
     }
   }
@@ -288,16 +322,18 @@ class MpiCommunicator : public Communicator {
   void exchange(Slot& slot, State state) {
     slot.state = state;
     const Piece& piece = slot.piece;
-    const MPI_Datatype type = piece.dtype == DType::f32 ? MPI_FLOAT : MPI_DOUBLE;
+    const MPI_Datatype type = piece.dtype == DType::f32   ? MPI_FLOAT
+                              : piece.dtype == DType::f64 ? MPI_DOUBLE
+                                                          : MPI_BYTE;
     const std::int64_t element = size_of(piece.dtype);
-    const Chunk mine = chunk_of(piece.count, size_, rank_);
+    const Chunk mine = piece.chunk(size_, rank_);
     // Messages between two ranks keep their order within a tag, so few tags serve.
     const int tag = narrow(static_cast<std::int64_t>(slot.number % 4096)) * 2 +
                     (state == State::gather ? 1 : 0);
     std::size_t request = 0;
     for (int step = 1; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;  // not all ranks at the same peer at once
-      const Chunk theirs = chunk_of(piece.count, size_, peer);
+      const Chunk theirs = piece.chunk(size_, peer);
       std::byte* beside =
           slot.others.data() + (peer < rank_ ? peer : peer - 1) * mine.count * element;
       const bool scatter = state == State::scatter;
@@ -313,7 +349,7 @@ class MpiCommunicator : public Communicator {
 
   void add(Slot& slot) {
     const Piece& piece = slot.piece;
-    const Chunk mine = chunk_of(piece.count, size_, rank_);
+    const Chunk mine = piece.chunk(size_, rank_);
     std::byte* own = piece.data + mine.begin * size_of(piece.dtype);
     const std::byte* others = slot.others.data();
     if (piece.dtype == DType::f32)

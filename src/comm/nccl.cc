@@ -25,6 +25,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/part.h"
 #include "comm/quiet_thread.h"
 #include "comm/timeout.h"
 
@@ -174,12 +175,36 @@ class NcclCommunicator : public Communicator {
   void start_sum(Tensor values) override {
     expect(values.dense() && (values.dtype == DType::f32 || values.dtype == DType::f64),
            "start_sum needs dense f32 or f64");
-    check(cudaEventRecord(queued_, compute_), "cudaEventRecord");
-    check(cudaStreamWaitEvent(stream_, queued_, 0), "cudaStreamWaitEvent");
+    follow_compute();
     check(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.numel()),
                         values.dtype == DType::f32 ? ncclFloat32 : ncclFloat64, ncclSum, comm_,
                         stream_),
           "ncclAllReduce", comm_);
+  }
+
+  void start_scatter(std::span<const Tensor> values) override {
+    follow_compute();
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (const Tensor& t : values) {
+      const Tensor own = part_of(t, rank(), size());
+      check(ncclReduceScatter(t.data, own.data, static_cast<std::size_t>(own.numel()),
+                              t.dtype == DType::f32 ? ncclFloat32 : ncclFloat64, ncclSum, comm_,
+                              stream_),
+            "ncclReduceScatter", comm_);
+    }
+    check(ncclGroupEnd(), "ncclGroupEnd", comm_);
+  }
+
+  void start_gather(std::span<const Tensor> values) override {
+    follow_compute();
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (const Tensor& t : values) {
+      const Tensor own = part_of(t, rank(), size());
+      check(ncclAllGather(own.data, t.data, static_cast<std::size_t>(own.bytes()), ncclUint8,
+                          comm_, stream_),
+            "ncclAllGather", comm_);
+    }
+    check(ncclGroupEnd(), "ncclGroupEnd", comm_);
   }
 
   void wait() override {
@@ -194,6 +219,11 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
+  void follow_compute() {
+    check(cudaEventRecord(queued_, compute_), "cudaEventRecord");
+    check(cudaStreamWaitEvent(stream_, queued_, 0), "cudaStreamWaitEvent");
+  }
+
   // NCCL connects and takes its buffers when it is first used: now, so that they can be counted.
   void first_sum(Device& device) {
     constexpr std::int64_t kCount = 1 << 20;  // all channels take part

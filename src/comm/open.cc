@@ -30,6 +30,8 @@ class OneRank : public Communicator {
   void barrier() override {}
   void start_sum(Tensor) override {}
   void wait() override {}
+  void start_scatter(std::span<const Tensor>) override {}
+  void start_gather(std::span<const Tensor>) override {}
 
   [[noreturn]] void abort(int status, const std::string& why) override {
     std::fprintf(stderr, "tilefold: %s\n", why.c_str());

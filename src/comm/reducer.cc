@@ -28,8 +28,9 @@ void add_range(std::vector<Tensor>& ranges, Tensor next) {
 }  // namespace
 
 GradientReducer::GradientReducer(Communicator& comm, const std::vector<Layer>& layers,
-                                 std::int64_t bucket_bytes)
-    : comm_(comm), buckets_of_layer_(layers.size()), is_ready_(layers.size(), false) {
+                                 std::int64_t bucket_bytes, Result result)
+    : comm_(comm),
+      result_(result), buckets_of_layer_(layers.size()), is_ready_(layers.size(), false) {
   expect(bucket_bytes > 0, "bucket_bytes must be above 0");
   std::int64_t filled = bucket_bytes;  // of the latest bucket; full: the first range opens one
   for (std::size_t layer = layers.size(); layer-- > 0;) {
@@ -43,7 +44,11 @@ GradientReducer::GradientReducer(Communicator& comm, const std::vector<Layer>& l
         filled = 0;
       }
       Bucket& bucket = buckets_.back();
-      add_range(bucket.ranges, Tensor(grad.data, grad.dtype, {grad.numel()}));
+      const Tensor range(grad.data, grad.dtype, {grad.numel()});
+      if (result == Result::whole)
+        add_range(bucket.ranges, range);
+      else
+        bucket.ranges.push_back(range);
       filled += grad.bytes();
       const int index = static_cast<int>(buckets_.size()) - 1;
       if (mine.empty() || mine.back() != index) {
@@ -61,8 +66,13 @@ void GradientReducer::ready(int layer) {
   is_ready_[index] = true;
   for (const int bucket : buckets_of_layer_[index])
     --buckets_[static_cast<std::size_t>(bucket)].waiting;
-  for (; started_ < buckets_.size() && buckets_[started_].waiting == 0; ++started_)
-    for (const Tensor& range : buckets_[started_].ranges) comm_.start_sum(range);
+  for (; started_ < buckets_.size() && buckets_[started_].waiting == 0; ++started_) {
+    const std::vector<Tensor>& ranges = buckets_[started_].ranges;
+    if (result_ == Result::parts)
+      comm_.start_scatter(ranges);
+    else
+      for (const Tensor& range : ranges) comm_.start_sum(range);
+  }
 }
 
 void GradientReducer::finish() {

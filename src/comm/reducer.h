@@ -17,10 +17,13 @@ class GradientReducer {
   struct Layer {
     std::vector<Tensor> grads;  // dense, f32 or f64
   };
+  // What finish() leaves: every rank the whole sum, or each rank the sum in its own part of every
+  // gradient (Communicator::start_scatter; REQUIRES: the ranks divide each gradient's size).
+  enum class Result { whole, parts };
   // layers in forward order; gradients that follow each other in memory within a bucket are reduced
   // as one range. The communicator and the gradients outlive the reducer.
   GradientReducer(Communicator& comm, const std::vector<Layer>& layers,
-                  std::int64_t bucket_bytes = 25 << 20);
+                  std::int64_t bucket_bytes = 25 << 20, Result result = Result::whole);
   // Backward is done with this layer's gradients for this step. Each layer once between finishes.
   void ready(int layer);
   // All layers are summed on return. REQUIRES: every layer was ready.
@@ -37,6 +40,7 @@ class GradientReducer {
     int waiting = 0;             // of them, not ready yet
   };
   Communicator& comm_;
+  Result result_;
   std::vector<Bucket> buckets_;
   std::vector<std::vector<int>> buckets_of_layer_;
   std::vector<bool> is_ready_;  // [layers]

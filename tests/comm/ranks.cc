@@ -67,6 +67,34 @@ void check_start_sum(Communicator& comm, std::int64_t count) {
   require(values.back() == T(7), "start_sum wrote past its end, count ", count);
 }
 
+// The halves: the sum in each rank's part, then everybody's parts, across pieces; guards stay.
+void check_parts(Communicator& comm, std::int64_t part) {
+  const std::int64_t count = part * comm.size();
+  std::vector<float> values(static_cast<std::size_t>(count) + 1, 7.0f), small(8 * static_cast<std::size_t>(comm.size()));
+  for (std::int64_t i = 0; i < count; ++i)
+    values[static_cast<std::size_t>(i)] = value<float>(comm.rank(), i);
+  for (std::size_t i = 0; i < small.size(); ++i)
+    small[i] = value<float>(comm.rank(), static_cast<std::int64_t>(i));
+  const Tensor both[] = {Tensor(values.data(), DType::f32, {count}),
+                         Tensor(small.data(), DType::f32, {static_cast<std::int64_t>(small.size())})};
+  comm.start_scatter(both);
+  comm.wait();
+  for (std::int64_t i = 0; i < part; ++i) {
+    const std::int64_t at = comm.rank() * part + i;
+    require(values[static_cast<std::size_t>(at)] == promised_sum<float>(comm.size(), at),
+            "start_scatter at ", at, " of ", count);
+  }
+  comm.start_gather(both);
+  comm.wait();
+  for (std::int64_t i = 0; i < count; ++i)
+    require(values[static_cast<std::size_t>(i)] == promised_sum<float>(comm.size(), i),
+            "start_gather at ", i, " of ", count);
+  for (std::size_t i = 0; i < small.size(); ++i)
+    require(small[i] == promised_sum<float>(comm.size(), static_cast<std::int64_t>(i)),
+            "start_gather of the second tensor at ", i);
+  require(values.back() == 7.0f, "parts were written past the end, part ", part);
+}
+
 void check_small_reductions(Communicator& comm) {
   for (const std::int64_t count : {0, 1, 3, 511, 512, 513, 2000}) {
     std::vector<double> sum(static_cast<std::size_t>(count)), largest = sum;
@@ -140,6 +168,7 @@ void check(Communicator& comm) {
   for (const std::int64_t count : {0, 1, 2, 7, 1000, 524287, 524288, 524289, 2500000})
     check_start_sum<float>(comm, count);
   for (const std::int64_t count : {1, 5, 262143, 262145}) check_start_sum<double>(comm, count);
+  for (const std::int64_t part : {1, 8, 65536, 300001}) check_parts(comm, part);
   check_small_reductions(comm);
   check_bytes(comm);
   check_reducer(comm);

@@ -28,9 +28,14 @@ class Recorder : public Communicator {
     for (std::int64_t i = 0; i < values.numel(); ++i) values.as<float>()[i] += 1;
   }
   void wait() override { ++waits; }
+  void start_scatter(std::span<const Tensor> values) override {
+    for (const Tensor& t : values) scattered.emplace_back(t.data, t.numel());
+  }
+  void start_gather(std::span<const Tensor>) override {}
   [[noreturn]] void abort(int status, const std::string&) override { std::exit(status); }
 
   std::vector<std::pair<void*, std::int64_t>> started;
+  std::vector<std::pair<void*, std::int64_t>> scattered;
   int waits = 0;
 };
 
