@@ -81,6 +81,8 @@ std::int64_t portable_workspace(const AttentionProblem& p, std::int64_t parts) {
   return parts > 1 ? partials_bytes(product({parts, rows}), p.d) : 0;
 }
 
-std::int64_t naive_workspace(const AttentionProblem& p) { return NaiveLayout(p).bytes; }
+std::int64_t naive_workspace(const AttentionProblem& p) {
+  return naive_fuses(p) ? 0 : NaiveLayout(p).bytes;
+}
 
 }  // namespace tilefold::attention

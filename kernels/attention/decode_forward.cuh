@@ -102,9 +102,9 @@ __global__ void __launch_bounds__(DecodeShared<Element, kWidth>::kThreads)
     auto& stage = shared.ring[warp][(j - tiles.first) % Shared::kStages];
     const int first = j * Shared::kBlockKeys + warp * kDecodeKeys;
     const std::int64_t row = static_cast<std::int64_t>(at.k_begin) + first;
-    tile::load_rows<32>(stage.k, p.k.rows<Element>(sequence.batch, row, key_head), 0,
+    tile::load_rows<32>(stage.k, p.k.rows<Element>(sequence.batch, row, key_head),
                         at.k_count - first, p.d, lane);
-    tile::load_rows<32>(stage.v, p.v.rows<Element>(sequence.batch, row, key_head), 0,
+    tile::load_rows<32>(stage.v, p.v.rows<Element>(sequence.batch, row, key_head),
                         at.k_count - first, p.d, lane);
   };
   for (int i = 0; i < Shared::kStages - 1; ++i) {

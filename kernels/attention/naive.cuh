@@ -53,9 +53,9 @@ __device__ __forceinline__ void load_two(TwoTiles<Element, kWidth>& to, const Pa
   const int thread = static_cast<int>(threadIdx.x), batch = t.sequence.batch;
   const std::int64_t row = static_cast<std::int64_t>(at.q_begin) + t.row;
   const std::int64_t key = static_cast<std::int64_t>(at.k_begin) + t.key;
-  tile::load_rows<128>(to.first, queries.rows<Element>(batch, row, t.head), 0, at.q_count - t.row,
-                       p.d, thread);
-  tile::load_rows<128>(to.second, keys.rows<Element>(batch, key, t.key_head), 0, at.k_count - t.key,
+  tile::load_rows<128>(to.first, queries.rows<Element>(batch, row, t.head), at.q_count - t.row, p.d,
+                       thread);
+  tile::load_rows<128>(to.second, keys.rows<Element>(batch, key, t.key_head), at.k_count - t.key,
                        p.d, thread);
   ptx::copy_async_commit();
   ptx::copy_async_wait<0>();
@@ -218,12 +218,12 @@ __global__ void __launch_bounds__(128)
     const int row = kColumns ? first : tile_row, column = kColumns ? tile_row : first;
     const Element* left =
         y.left.at<const Element>(chunk_pair + of_group) + row * y.left.row + column;
-    tile::load_rows<128>(stage.left, {left, y.left.row, y.left.vector}, 0, at.q_count - row,
+    tile::load_rows<128>(stage.left, {left, y.left.row, y.left.vector}, at.q_count - row,
                          static_cast<int>(least(y.left.row - column, 64)), thread);
     const std::int64_t begin = kColumns ? at.q_begin : at.k_begin;
     tile::load_rows<128>(
         stage.right,
-        y.right.rows<Element>(batch, begin + first, kColumns ? head + of_group : key_head), 0,
+        y.right.rows<Element>(batch, begin + first, kColumns ? head + of_group : key_head),
         rows_in - first, p.d, thread);
   };
   if (steps > 0) load(0);

@@ -31,13 +31,13 @@ __global__ void __launch_bounds__(128) naive_fused_kernel(const __grid_constant_
 
   const std::int64_t row = static_cast<std::int64_t>(at.q_begin) + tile_row;
   const auto load_keys = [&](const Strided& from) {
-    tile::load_rows<128>(shared.k, from.rows<Element>(batch, at.k_begin, key_head), 0, at.k_count,
-                         p.d, thread);
+    tile::load_rows<128>(shared.k, from.rows<Element>(batch, at.k_begin, key_head), at.k_count, p.d,
+                         thread);
     ptx::copy_async_commit();
     ptx::copy_async_wait<0>();
     __syncthreads();
   };
-  tile::load_rows<128>(shared.q, p.q.rows<Element>(batch, row, head), 0, at.q_count - tile_row, p.d,
+  tile::load_rows<128>(shared.q, p.q.rows<Element>(batch, row, head), at.q_count - tile_row, p.d,
                        thread);
   load_keys(p.k);
 

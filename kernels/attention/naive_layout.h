@@ -9,8 +9,8 @@
 namespace tilefold::attention {
 
 constexpr int kNaiveTile = 64;  // rows and columns of a tile of scores
-// Forward is one kernel up to so many keys and such a width, at 16 bits: scores of a thread's two
-// rows take 128 registers.
+// Forward is one kernel without workspace up to so many keys and such a width, at 16 bits: scores
+// of a thread's two rows take 128 registers.
 constexpr int kFusedKeys = 256, kFusedWidth = 128;
 constexpr bool naive_fuses(const AttentionProblem& x) {
   return !x.backward && x.dtype != DType::f32 && x.max_seq_k <= kFusedKeys && x.d <= kFusedWidth;

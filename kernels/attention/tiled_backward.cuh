@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
     const int slot = step % Shared::kStages, head = head_of(step), query = query_of(step);
     auto& stage = shared.stage[slot];
     const std::int64_t row = static_cast<std::int64_t>(at.q_begin) + query;
-    tile::load_rows<kThreads>(stage.first, p.q.rows<Element>(batch, row, head), 0,
-                              at.q_count - query, p.d, thread);
-    tile::load_rows<kThreads>(stage.second, p.d_o.rows<Element>(batch, row, head), 0,
+    tile::load_rows<kThreads>(stage.first, p.q.rows<Element>(batch, row, head), at.q_count - query,
+                              p.d, thread);
+    tile::load_rows<kThreads>(stage.second, p.d_o.rows<Element>(batch, row, head),
                               at.q_count - query, p.d, thread);
     if (thread < kRows) {
       const std::int64_t constants =
@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
   };
   const std::int64_t key_row = static_cast<std::int64_t>(at.k_begin) + tile_key;
   if (steps > 0) {
-    tile::load_rows<kThreads>(shared.first, p.k.rows<Element>(batch, key_row, key_head), 0,
+    tile::load_rows<kThreads>(shared.first, p.k.rows<Element>(batch, key_row, key_head),
                               at.k_count - tile_key, p.d, thread);
-    tile::load_rows<kThreads>(shared.second, p.v.rows<Element>(batch, key_row, key_head), 0,
+    tile::load_rows<kThreads>(shared.second, p.v.rows<Element>(batch, key_row, key_head),
                               at.k_count - tile_key, p.d, thread);
     load(0);
   }
@@ -168,16 +168,16 @@ __global__ void __launch_bounds__(128) tiled_queries_kernel(const __grid_constan
     auto& stage = shared.stage[j % Shared::kStages];
     const int first = j * kKeys;
     const std::int64_t row = static_cast<std::int64_t>(at.k_begin) + first;
-    tile::load_rows<128>(stage.first, p.k.rows<Element>(batch, row, key_head), 0,
-                         at.k_count - first, p.d, thread);
-    tile::load_rows<128>(stage.second, p.v.rows<Element>(batch, row, key_head), 0,
-                         at.k_count - first, p.d, thread);
+    tile::load_rows<128>(stage.first, p.k.rows<Element>(batch, row, key_head), at.k_count - first,
+                         p.d, thread);
+    tile::load_rows<128>(stage.second, p.v.rows<Element>(batch, row, key_head), at.k_count - first,
+                         p.d, thread);
   };
   const std::int64_t row = static_cast<std::int64_t>(at.q_begin) + tile_row;
   if (tiles.first <= tiles.last) {
-    tile::load_rows<128>(shared.first, p.q.rows<Element>(batch, row, head), 0,
-                         at.q_count - tile_row, p.d, thread);
-    tile::load_rows<128>(shared.second, p.d_o.rows<Element>(batch, row, head), 0,
+    tile::load_rows<128>(shared.first, p.q.rows<Element>(batch, row, head), at.q_count - tile_row,
+                         p.d, thread);
+    tile::load_rows<128>(shared.second, p.d_o.rows<Element>(batch, row, head),
                          at.q_count - tile_row, p.d, thread);
     load(tiles.first);
   }

@@ -89,15 +89,15 @@ __global__ void __launch_bounds__(128)
     auto& stage = shared.stage[j % 2];
     const int first = j * kKeys;
     const std::int64_t row = static_cast<std::int64_t>(at.k_begin) + first;
-    tile::load_rows<128>(stage.k, p.k.rows<Element>(batch, row, key_head), 0, at.k_count - first,
-                         p.d, thread);
-    tile::load_rows<128>(stage.v, p.v.rows<Element>(batch, row, key_head), 0, at.k_count - first,
-                         p.d, thread);
+    tile::load_rows<128>(stage.k, p.k.rows<Element>(batch, row, key_head), at.k_count - first, p.d,
+                         thread);
+    tile::load_rows<128>(stage.v, p.v.rows<Element>(batch, row, key_head), at.k_count - first, p.d,
+                         thread);
   };
   if (tiles.first <= tiles.last) {
     const std::int64_t row = static_cast<std::int64_t>(at.q_begin) + tile_row;
-    tile::load_rows<128>(shared.q, p.q.rows<Element>(batch, row, head), 0, at.q_count - tile_row,
-                         p.d, thread);
+    tile::load_rows<128>(shared.q, p.q.rows<Element>(batch, row, head), at.q_count - tile_row, p.d,
+                         thread);
     load(tiles.first);
   }
   ptx::copy_async_commit();

@@ -43,19 +43,33 @@ struct RowSource {
   bool vector;
 };
 
-// kThreads threads, numbered `thread`: rows 0 .. kRows - 1 of the source into the tile. Rows
-// outside [begin, end) and columns from d on become zero, unread. In the background; part of the
-// thread's open group.
+// kThreads threads, numbered `thread`: the first `count` rows of the source into the tile; the rows
+// after them and columns from d on become zero, unread. In the background; part of the thread's
+// open group.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void load_rows(Tile& tile, const RowSource<typename Tile::Element>& from,
-                                          int begin, int end, int d, int thread) {
+                                          int count, int d, int thread) {
   using Element = typename Tile::Element;
   constexpr int kAll = Tile::kRows * Tile::kChunks;
-  static_assert(kAll % kThreads == 0 || kAll < kThreads);
-#pragma unroll 4
+  if (kThreads % Tile::kChunks == 0 && from.vector) {  // a thread keeps to its column
+    constexpr int kStep = kThreads / Tile::kChunks > 0 ? kThreads / Tile::kChunks : 1;
+    static_assert(kStep <= Tile::kRows);
+    const int first = thread / Tile::kChunks, chunk = thread % Tile::kChunks;
+    const Element* source = from.data + first * from.stride + chunk * Tile::kPer;
+    const std::int64_t advance = kStep * from.stride;
+    if (chunk * Tile::kPer >= d) count = 0;
+#pragma unroll
+    for (int row = 0; row < Tile::kRows; row += kStep) {
+      const bool live = first + row < count;
+      ptx::copy_async(tile.at(first + row, chunk), live ? source : from.data, live ? 16 : 0);
+      source += advance;
+    }
+    return;
+  }
+#pragma unroll 1
   for (int i = thread; i < kAll; i += kThreads) {
     const int row = i / Tile::kChunks, chunk = i % Tile::kChunks, column = chunk * Tile::kPer;
-    const bool live = row >= begin && row < end && column < d;
+    const bool live = row < count && column < d;
     const Element* source = live ? from.data + row * from.stride + column : from.data;
     if (from.vector) {
       ptx::copy_async(tile.at(row, chunk), source, live ? 16 : 0);

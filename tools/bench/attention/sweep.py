@@ -47,7 +47,7 @@ def peer(q, k, v, causal, backends=('cudnn', 'flash'), gqa=False):
 def short(lib):
     for n in (16, 32, 64, 128, 256, 512, 1024):
         b = max(1, 8192 // n); q, k, v, g = (rand(b, n, 16, 64) for _ in range(4)); row = {}
-        for s in ('naive', 'tiled'):
+        for s in ('naive', 'tiled', 'auto'):
             a = ours(lib, (q, k, v, g), causal=True, strategy=s); row[s + '_us'] = 1e3 * time(a.fwd); row[s + '_backward_us'] = 1e3 * time(a.bwd)
         report(sweep='short', n=n, batch=b, **row, peer_us=1e3 * peer(q, k, v, True))
 
