@@ -126,9 +126,10 @@ constexpr std::array kHopper = {
         "dK and dV stay in registers; dQ's parts are added in a fixed order"},
 };
 constexpr std::array kPortable = {
-    Row{tiled, AttentionKernel::portable, "tiled", false, kWidest, attention::kTileRows, 64,
+    Row{tiled, AttentionKernel::portable, "tiled", false, kWidest, 128, 64,
         "compute capability 8.0 and above",
-        "four warps of 16 rows, 96 KiB at most at 16 bits; dropout, any strides and widths"},
+        "four warps of 32 rows, of 16 from d 136 on; 96 KiB at most at 16 bits; dropout, any "
+        "strides"},
     Row{tiled, AttentionKernel::portable, "tiled", true, kWidest, attention::kTileRows, 64,
         "compute capability 8.0 and above",
         "two kernels without sums between blocks: seven products, the same bits in any order"},
@@ -235,6 +236,19 @@ void print(std::ostringstream& out, const Row& row, bool taken) {
       << " x " << row.tile_k << ", " << row.when << "\n            " << row.reason << "\n";
 }
 
+// Tiles of the portable tiled kernels, which depend on the width and type.
+void set_portable_tiles(AttentionChoice& choice, const AttentionProblem& x) {
+  const auto bytes = static_cast<int>(row_bytes(x)), size = static_cast<int>(size_of(x.dtype));
+  if (x.backward) {
+    choice.tile_q = attention::backward_resident(bytes, size);
+    choice.tile_k = attention::backward_rows(bytes);
+  } else {
+    const int rows = attention::forward_rows(bytes, size, choice.strategy == split);
+    choice.tile_q = rows;
+    choice.tile_k = attention::forward_keys(bytes, rows);
+  }
+}
+
 }  // namespace
 
 AttentionChoice select_cuda(const AttentionProblem& x, const DeviceInfo& device) {
@@ -246,6 +260,8 @@ AttentionChoice select_cuda(const AttentionProblem& x, const DeviceInfo& device)
   choice.tile_q = row.tile_q;
   choice.tile_k = row.tile_k;
   choice.reason = row.reason;
+  if (row.kernel == AttentionKernel::portable && row.strategy != decode)
+    set_portable_tiles(choice, x);
   if (row.strategy == decode) choice.splits = decode_parts(x, device);
   if (row.strategy == split) choice.splits = split_parts(x, device);
   choice.workspace_bytes = workspace_of(x, device, choice);
@@ -269,6 +285,10 @@ std::string explain_cuda(const AttentionProblem& x, const DeviceInfo& device) {
       << choice.tile_k;
   if (choice.splits > 1) out << ", key axis in " << choice.splits << " parts";
   out << ", workspace " << choice.workspace_bytes << " bytes\n";
+  const std::int64_t width = attention::padded_width(x.d);
+  if (!x.backward && choice.tile_q > 1)
+    out << "a block keeps O in registers: " << choice.tile_q << " x " << width << " float32, "
+        << choice.tile_q * width * 4 / 1024 << " KiB\n";
   return out.str();
 }
 

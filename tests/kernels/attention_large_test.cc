@@ -120,7 +120,7 @@ TEST_CASE("a thousand repeats give the same bits") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;
   for (const AttentionStrategy strategy : kStrategies) {
-    const Problem p = problem(strategy, 300, 8);
+    const Problem p = problem(strategy, 300, 4);
     const Inputs inputs = normal_inputs(p, 13);
     const auto first = attend(gpu.context(), p, inputs, element(p));
     for (int i = 0; i < 1000; ++i) REQUIRE(attend(gpu.context(), p, inputs, element(p)) == first);
