@@ -7,6 +7,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -18,13 +19,23 @@ struct ThreadPool::State {
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable wake, done;
-  std::uint64_t round = 0;  // guarded by mutex; a new value wakes the workers
-  int busy = 0;             // guarded by mutex
-  bool stop = false;        // guarded by mutex
+  std::uint64_t round = 0;   // guarded by mutex; a new value wakes the workers
+  int busy = 0;              // guarded by mutex
+  bool stop = false;         // guarded by mutex
   std::exception_ptr error;  // guarded by mutex; the first one
   const FunctionRef<void(std::int64_t, int)>* body = nullptr;
   std::int64_t blocks = 0;
   std::atomic<std::int64_t> next{0};
+
+  // Also where the pool could not be completed: workers that wait for a round must be sent home.
+  ~State() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
 
   void run(int worker) {
     try {
@@ -54,17 +65,18 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   require(threads >= 1, "threads is ", threads, "; at least 1 is needed");
-  for (int w = 1; w < threads; ++w) state_->workers.emplace_back([this, w] { state_->loop(w); });
+  State* state = state_.get();
+  try {
+    for (int w = 1; w < threads; ++w) state->workers.emplace_back([state, w] { state->loop(w); });
+  } catch (const std::system_error& error) {
+    throw Error(str("the system gives ", state->workers.size() + 1, " of ", threads, " threads (",
+                    error.what(),
+                    "; ulimit -u, -v, or a container's limit of processes); use "
+                    "fewer: run.threads"));
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->wake.notify_all();
-  for (std::thread& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return static_cast<int>(state_->workers.size()) + 1; }
 

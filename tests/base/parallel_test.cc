@@ -1,10 +1,16 @@
 #include "base/parallel.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "tests/catch.h"
 
 using namespace tilefold;
@@ -45,4 +51,26 @@ TEST_CASE("a block's exception reaches the caller and the pool still works") {
   int sum = 0;
   pool.parallel_for(1, [&](std::int64_t, int) { ++sum; });
   CHECK(sum == 1);
+}
+
+TEST_CASE("a pool that the system does not complete is an Error, not a wait for ever") {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    const rlim_t now = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+    const rlimit bound{now + (64 << 20), RLIM_INFINITY};  // a few stacks
+    setrlimit(RLIMIT_AS, &bound);
+    try {
+      ThreadPool pool(64);
+    } catch (const Error&) {
+      _exit(3);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 3);
 }
