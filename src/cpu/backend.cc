@@ -63,6 +63,7 @@ class CpuDevice : public Device {
  public:
   explicit CpuDevice(int threads) : threads_(threads > 0 ? threads : allowed_cores()) {
     cpu::prepare_blas();  // the parallelism is ours: bits do not depend on it
+    cpu::require_blas_buffers(threads_);
     info_.kind = DeviceKind::cpu;
     info_.name = str("cpu, ", threads_, threads_ == 1 ? " thread" : " threads");
     info_.memory_bytes = host_memory().usable_total();
@@ -77,7 +78,10 @@ class CpuDevice : public Device {
     return std::make_unique<cpu::CpuStream>(threads_);
   }
   std::unique_ptr<Memory> allocate(std::int64_t bytes) override {
-    return std::make_unique<MappedMemory>(bytes, &allocated_);
+    constexpr std::int64_t kArena = 1 << 20;  // smaller ones do not crowd anyone out
+    auto memory = std::make_unique<MappedMemory>(bytes, &allocated_);
+    if (bytes >= kArena) cpu::require_blas_buffers(threads_);
+    return memory;
   }
   std::unique_ptr<Memory> allocate_host(std::int64_t bytes) override {
     return std::make_unique<MappedMemory>(bytes, &host_allocated_);

@@ -1,9 +1,11 @@
 #include "cpu/blas.h"
 
 #include <cblas.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <limits>
+#include <vector>
 
 #include "base/error.h"
 
@@ -64,6 +66,22 @@ void gemm(Trans trans_a, Trans trans_b, std::int64_t m, std::int64_t n, std::int
 void prepare_blas() {
   openblas_set_num_threads(1);
   use_code_of_processor();
+}
+
+void require_blas_buffers(int callers) {
+  constexpr std::size_t kBuffer = std::size_t{128} << 20;  // the largest of its processors' kernels
+  std::vector<void*> buffers;
+  for (int i = 0; i < callers; ++i) {
+    void* at = mmap(nullptr, kBuffer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) break;
+    buffers.push_back(at);
+  }
+  for (void* at : buffers) munmap(at, kBuffer);
+  const auto given = static_cast<int>(buffers.size());
+  require(given == callers, "OpenBLAS takes ", kBuffer >> 20, " MiB of address space for each of ",
+          callers, callers == 1 ? " thread" : " threads", ", and the system gives ", given,
+          " of them (ulimit -v, or vm.overcommit_memory 2); allow more, or use fewer threads "
+          "(run.threads, OPENBLAS_NUM_THREADS=1)");
 }
 
 std::string_view blas_code() { return openblas_get_corename(); }

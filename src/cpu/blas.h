@@ -19,6 +19,9 @@ void gemm(Trans trans_a, Trans trans_b, std::int64_t m, std::int64_t n, std::int
 
 // Once, before the first product: one thread, and code for the processor at hand.
 void prepare_blas();
+// Throws Error unless the system would give the address space that OpenBLAS takes when `callers`
+// threads compute: without it OpenBLAS asks again and again, for ever.
+void require_blas_buffers(int callers);
 // OpenBLAS's name of the code in use: "Haswell", "SkylakeX".
 std::string_view blas_code();
 

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 
@@ -59,10 +60,8 @@ void open_standard_streams() {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", kModes[fd]) < 0) return;  // lowest free: fd
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  open_standard_streams();
+// The status that belongs to what the command did or threw, which is said.
+int status_of(int argc, char** argv) {
   try {
     const int status = run(argc, argv);
     // A full disk must not look like success.
@@ -83,4 +82,15 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "tilefold: %s\n", error.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_standard_streams();
+  const int status = status_of(argc, argv);
+  if (status == 0) return 0;
+  // Libraries may wait at the end for threads of theirs, in vain where memory is short.
+  std::fflush(nullptr);
+  std::_Exit(status);
 }

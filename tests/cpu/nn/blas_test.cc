@@ -1,7 +1,12 @@
 // Products of any layout, and the code they run on.
 #include "cpu/blas.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
+#include <fstream>
 
 #include "tests/cpu/nn/support.h"
 
@@ -28,6 +33,37 @@ TEST_CASE("gemm: every transposition, leading dimension and beta by plain loops"
             REQUIRE(c[static_cast<std::size_t>(i * ld + j)] == Approx(sum).epsilon(1e-12));
           }
       }
+}
+
+// Bytes of address space of this process.
+rlim_t address_space() {
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST_CASE("without address space for OpenBLAS's buffers there is an Error, not a wait for ever") {
+  const auto opens = [](rlim_t more, std::int64_t allocated) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const rlimit bound{address_space() + more, RLIM_INFINITY};
+      setrlimit(RLIMIT_AS, &bound);
+      try {
+        const auto device = open_cpu_device(2);
+        const auto memory = device->allocate(allocated);
+      } catch (const Error&) {
+        _exit(3);
+      }
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  CHECK(opens(200 << 20, 1 << 10) == 3);  // one buffer of two
+  CHECK(opens(rlim_t{1} << 30, 1 << 10) == 0);
+  CHECK(opens(rlim_t{1} << 30, 900 << 20) == 3);  // the arena leaves too little
 }
 
 TEST_CASE("a processor with AVX2 does not run the library's SSE3 code") {
