@@ -5,25 +5,31 @@
 
 struct CUstream_st;
 
+namespace tilefold::nn {
+class MatrixLibrary;
+}
+
 namespace tilefold::cuda {
 
 class CudaStream : public Stream {
  public:
-  explicit CudaStream(int processors);
+  // The device's description outlives the stream.
+  explicit CudaStream(const DeviceInfo& device);
   ~CudaStream() override;
   void synchronize() override;
   void* native() const override { return handle_; }
   CUstream_st* handle() const { return handle_; }
-  int processors() const { return processors_; }
+  const DeviceInfo& device() const { return device_; }
+  int processors() const { return device_.processors; }
+  // Opened when it is first asked for.
+  nn::MatrixLibrary& matrices();
 
  private:
   CUstream_st* handle_ = nullptr;
-  int processors_;
+  const DeviceInfo& device_;
+  std::unique_ptr<nn::MatrixLibrary> matrices_;
 };
 
-// The backend table. Ops that have no kernel yet throw, saying so.
 const Backend& backend();
-// Whether each op has a kernel, so that a model can be trained.
-bool has_all_ops();
 
 }  // namespace tilefold::cuda

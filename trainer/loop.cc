@@ -14,6 +14,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/evaluate.h"
 #include "trainer/evaluation_text.h"
+#include "trainer/flops.h"
 #include "trainer/message.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
@@ -52,8 +53,8 @@ class Loop {
     if (lead()) announce();
     const Config& c = session_->config;
     batch_ = split_batch(c.train, comm.size());
-    step_.emplace(c, device_comm_ ? *device_comm_ : comm, *session_->data, session_->run, *session_->arena, session_->context(),
-                  start_.consumed);
+    step_.emplace(c, device_comm_ ? *device_comm_ : comm, *session_->data, session_->run,
+                  *session_->arena, session_->context(), start_.consumed);
     evaluator_.emplace(comm, *session_->data, session_->run, *session_->arena, session_->context(),
                        batch_.micro);
   }
@@ -68,10 +69,15 @@ class Loop {
       metrics.emplace(directory_.metrics(), start_.step, std::min(start_.step, steps - 1));
     std::int64_t step = start_.step;
     int stopped = 0;
-    for (; step < steps && stopped == 0; ++step) {
-      const double before = seconds();
-      const StepResult result = (*step_)(step);
-      const double took = seconds() - before;
+    bool ahead = false;  // the next step was started
+    double last = seconds();
+    for (; step < steps && (stopped == 0 || ahead); ++step) {
+      if (!ahead) step_->start(step);
+      ahead = stopped == 0 && may_look_ahead(step);
+      if (ahead) step_->start(step + 1);
+      const StepResult result = step_->finish();
+      const double took = seconds() - last;
+      last = seconds();
       if (!result.finite()) {
         progress.finish();
         throw Error(fmt::format(
@@ -81,9 +87,10 @@ class Loop {
             "train.warmup_steps, and --resume from the last checkpoint",
             step + 1, result.loss, result.grad_norm));
       }
+      if (step == start_.step) device_used_ = session_->device->used_bytes();
       const double tokens = static_cast<double>(batch_.global * session_->config.model.context);
       if (lead()) {
-        progress.step(step, result.loss, tokens / took, seconds());
+        progress.step(step, result.loss, tokens / took, seconds(), device_facts(tokens / took));
         if ((step + 1) % session_->config.train.log_every == 0 || step + 1 == steps)
           metrics->write({.step = step + 1,
                           .loss = result.loss,
@@ -93,12 +100,14 @@ class Loop {
                           .tokens_per_s = tokens / took,
                           .ms = took * 1e3});
       }
-      const bool last = step + 1 == steps;
-      if (due(step + 1, session_->config.train.eval_every) && !last)
+      stopped = std::max(stopped, stop_signal(signals));
+      if (ahead) continue;
+      const bool over = step + 1 == steps;
+      if (due(step + 1, session_->config.train.eval_every) && !over)
         evaluate(step + 1, progress, metrics);
-      stopped = stop_signal(signals);
-      if ((due(step + 1, session_->config.checkpoint.every) && !last) || stopped != 0)
+      if ((due(step + 1, session_->config.checkpoint.every) && !over) || stopped != 0)
         save(step + 1);
+      last = seconds();
     }
     if (stopped != 0 && step < steps) {
       progress.finish();
@@ -119,6 +128,34 @@ class Loop {
  private:
   bool lead() const { return comm_.rank() == 0; }
   static bool due(std::int64_t done, std::int64_t every) { return every > 0 && done % every == 0; }
+
+  // Whether step + 1 may be queued before the result of `step` is known: on a device that works on
+  // its own, where nothing looks at the weights between the two.
+  bool may_look_ahead(std::int64_t step) const {
+    const Config& c = session_->config;
+    return session_->device->info().kind == DeviceKind::cuda && step + 1 < c.train.steps &&
+           !due(step + 1, c.train.eval_every) && !due(step + 1, c.checkpoint.every);
+  }
+
+  // "  mfu 45%/38%  23.1 GiB": FLOP utilization with attention counted in full and as far as it is
+  // visible, and memory in use; empty where the device tells neither.
+  std::string_view device_facts(double tokens_per_s) {
+    const double peak = session_->device->info().matrix_flops * comm_.size();
+    if (device_used_ < 0) return {};
+    std::size_t length = 0;
+    if (peak > 0) {
+      const FlopsPerToken flops =
+          flops_per_token(session_->config.model, session_->config.attention,
+                          session_->run.model->parameter_count());
+      length = static_cast<std::size_t>(std::snprintf(facts_, sizeof facts_, "  mfu %.1f%%/%.1f%%",
+                                                      100 * flops.full * tokens_per_s / peak,
+                                                      100 * flops.visible * tokens_per_s / peak));
+    }
+    length += static_cast<std::size_t>(
+        std::snprintf(facts_ + length, sizeof facts_ - length, "  %.2f GiB",
+                      static_cast<double>(device_used_) / (1 << 30)));
+    return {facts_, length};
+  }
 
   // The newest checkpoint when resuming, else fresh weights.
   void load() {
@@ -151,7 +188,7 @@ class Loop {
       message(fmt::format("{} took {} of GPU memory\n", nccl_version(),
                           human_bytes(device_comm_->device_bytes())));
     const int threads = threads_of(c.run, comm_.local_size());
-    if (c.run.device != "cuda" && threads > allowed_cores())
+    if (session_->device->info().kind == DeviceKind::cpu && threads > allowed_cores())
       message(
           fmt::format("warning: {} threads share {} allowed cores; set run.threads, or give "
                       "mpirun --bind-to none\n",
@@ -199,6 +236,8 @@ class Loop {
       for (const auto& memory : session_->arena->memory()) outside -= resident_bytes(memory);
       measured.outside = std::max<std::int64_t>(outside, 0);  // pages are counted in batches
     }
+    measured.device_start = session_->device_used_before;
+    measured.device_end = session_->device->used_bytes();
     std::vector<std::string> untouched;
     if (session_->config.memory.check) untouched = session_->arena->untouched();
     if (!lead()) return;
@@ -222,11 +261,13 @@ class Loop {
   ExistingRun existing_;
   RunDirectory directory_;
   std::unique_ptr<DirectoryLock> lock_;  // no second process writes here
-  std::vector<RankGpu> gpus_;  // of the ranks; empty on the CPU
+  std::vector<RankGpu> gpus_;            // of the ranks; empty on the CPU
   std::unique_ptr<Session> session_;
   std::unique_ptr<Communicator> device_comm_;  // null where comm_ serves
   ResumePoint start_;
   BatchSplit batch_;
+  std::int64_t device_used_ = -1;  // bytes, after the first step
+  char facts_[64];
   std::optional<TrainStep> step_;
   std::optional<Evaluator> evaluator_;
 };

@@ -63,7 +63,8 @@ bool Progress::shows_bar(int fd) {
   return isatty(fd) == 1 && terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
 }
 
-void Progress::step(std::int64_t step, double loss, double tokens_per_s, double now) {
+void Progress::step(std::int64_t step, double loss, double tokens_per_s, double now,
+                    std::string_view more) {
   const std::int64_t done = step + 1;
   const bool starts = step == first_, ends = done == steps_;
   if (starts) first_time_ = now;
@@ -76,15 +77,17 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_s, double 
       bar_ ? since >= kRedraw : (done % stride == 0 && since >= kLineGap) || since >= kLongestGap;
   if (!starts && !ends && !due) return;
   last_shown_ = now;
-  draw(step, loss, tokens_per_s, left);
+  draw(step, loss, tokens_per_s, left, more);
 }
 
-void Progress::draw(std::int64_t step, double loss, double tokens_per_s, double left) {
-  char facts[160];
-  const int length =
-      std::snprintf(facts, sizeof facts, "step %lld/%lld  loss %.4f  %s tok/s  %s left",
-                    static_cast<long long>(step + 1), static_cast<long long>(steps_), loss,
-                    short_number(tokens_per_s).chars, clock(left).chars);
+void Progress::draw(std::int64_t step, double loss, double tokens_per_s, double left,
+                    std::string_view more) {
+  char facts[256];
+  const int length = std::snprintf(
+      facts, sizeof facts, "step %lld/%lld  loss %.4f  %s tok/s%.*s  %s left",
+      static_cast<long long>(step + 1), static_cast<long long>(steps_), loss,
+      short_number(tokens_per_s).chars, static_cast<int>(std::min<std::size_t>(more.size(), 100)),
+      more.data(), clock(left).chars);
   char line[512];
   if (!bar_) {
     std::snprintf(line, sizeof line, "%s\n", facts);

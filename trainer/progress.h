@@ -22,15 +22,17 @@ class Progress {
   // The bar if fd is a terminal that can show one.
   static bool shows_bar(int fd);
 
-  // After step (0-based) was done; now: seconds of any steady clock.
-  void step(std::int64_t step, double loss, double tokens_per_s, double now);
+  // After step (0-based) was done; now: seconds of any steady clock; more: facts to show besides.
+  void step(std::int64_t step, double loss, double tokens_per_s, double now,
+            std::string_view more = {});
   // A line of its own, above the bar.
   void message(std::string_view line);
   // Leaves the bar's line. Called once after the last step, or when a run stops early.
   void finish();
 
  private:
-  void draw(std::int64_t step, double loss, double tokens_per_s, double left);
+  void draw(std::int64_t step, double loss, double tokens_per_s, double left,
+            std::string_view more);
   void write(std::string_view text);
 
   int fd_;

@@ -44,7 +44,8 @@ RunPlan plan_generation(const Config& config, const DeviceInfo& device, std::int
 
 // The same config with attention that materializes its scores: the column of comparison.
 Config with_naive_attention(Config config);
-// plan_training of that; nothing where the scores are larger than every memory.
+// plan_training of that; nothing where the scores are larger than every memory, or the device has
+// no such attention.
 std::optional<RunPlan> plan_naive_training(const Config& config, const DeviceInfo& device,
                                            int world);
 

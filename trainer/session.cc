@@ -1,5 +1,6 @@
 #include "trainer/session.h"
 
+#include "base/error.h"
 #include "trainer/ranks.h"
 
 namespace tilefold {
@@ -18,13 +19,14 @@ std::unique_ptr<Session> open_training(const Config& config, const Communicator&
                                        int gpu) {
   auto session = std::make_unique<Session>();
   Session& s = *session;
-  s.device = open_model_device(config.run.device, gpu,
+  s.device = open_device(config.run.device, gpu,
                                threads_of(config.run, comm.local_size()));
   s.stream = s.device->make_stream();
   s.data = open_dataset(config);
   s.config = resolve(config, *s.data);
   s.run = plan_training(s.config, s.device->info(), comm.size());
   s.before = resident_memory();
+  s.device_used_before = s.device->used_bytes();
   s.arena = std::make_unique<Arena>(*s.device, s.run.plan, memory_limit(s.config, *s.device, comm),
                                     config.memory.check ? Watch::on : Watch::off);
   return session;

@@ -25,6 +25,7 @@ struct Session {
   std::unique_ptr<Dataset> data;
   RunPlan run;
   ResidentMemory before;  // of the process, without the arenas
+  std::int64_t device_used_before = -1;  // bytes of the device before the arenas
   std::unique_ptr<Arena> arena;
 
   Context context() { return {*device, *stream}; }

@@ -1,6 +1,7 @@
 #include "trainer/train_step.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "ops/ops.h"
 #include "trainer/schedule.h"
@@ -16,6 +17,19 @@ std::vector<GradientReducer::Layer> layers_of(const RunPlan& run, const Arena& a
   return out;
 }
 
+// Appends `next`, as one range with the last where it follows that in memory.
+void add_range(std::vector<Tensor>& ranges, const Tensor& next) {
+  if (!ranges.empty()) {
+    Tensor& last = ranges.back();
+    if (static_cast<std::byte*>(last.data) + last.bytes() == next.data &&
+        last.dtype == next.dtype) {
+      last = Tensor(last.data, last.dtype, {last.numel() + next.numel()});
+      return;
+    }
+  }
+  ranges.emplace_back(next.data, next.dtype, Shape{next.numel()});
+}
+
 }  // namespace
 
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
@@ -29,8 +43,8 @@ TrainStep::TrainStep(const Config& config, Communicator& comm, const Dataset& da
       ctx_(ctx),
       loader_(data, config.train.global_batch, split_batch(config.train, comm.size()).micro,
               comm.rank(), comm.size(), consumed),
-      host_(ctx.device, split_batch(config.train, comm.size()).micro * config.model.context,
-            data.packed()),
+      outgoing_{open_outgoing(config, comm, data, ctx.device),
+                open_outgoing(config, comm, data, ctx.device)},
       reducer_(comm, layers_of(run, arena, config.model.layers)) {
   for (const Parameter& p : run.model->parameters()) {
     AdamWParameter parameter;
@@ -42,21 +56,36 @@ TrainStep::TrainStep(const Config& config, Communicator& comm, const Dataset& da
     parameter.decay = p.decay;
     parameters_.push_back(parameter);
     grads_.push_back(parameter.grad);
+    add_range(zeroed_, arena.tensor(p.grad));
+  }
+  for (Pending& pending : pending_) {
+    pending.sums = ctx.device.allocate_host(2 * sizeof(double));
+    pending.done = ctx.device.make_event();
   }
 }
 
-StepResult TrainStep::operator()(std::int64_t step) {
-  StepResult result;
+TrainStep::Outgoing TrainStep::open_outgoing(const Config& config, const Communicator& comm,
+                                             const Dataset& data, Device& device) {
+  const std::int64_t micro = split_batch(config.train, comm.size()).micro;
+  return {.batch = HostBatch(device, micro * config.model.context, data.packed()),
+          .state = device.allocate_host(sizeof(StepState)),
+          .read = device.make_event()};
+}
+
+void TrainStep::start(std::int64_t step) {
+  expect(started_ - finished_ < pending_.size(), "at most two steps are under way");
+  Pending& pending = pending_[started_ % pending_.size()];
   double targets = static_cast<double>(loader_.count_targets());
   comm_.all_reduce_sum({&targets, 1});
-  result.targets = static_cast<std::int64_t>(targets);
-  result.lr = learning_rate(config_.train, step);
+  pending.result = {};
+  pending.result.targets = static_cast<std::int64_t>(targets);
+  pending.result.lr = learning_rate(config_.train, step);
 
   StepState state;
   state.seed = static_cast<std::uint64_t>(config_.run.seed);
   state.step = static_cast<std::uint64_t>(step);
   state.target_tokens = targets;
-  state.learning_rate = result.lr;
+  state.learning_rate = pending.result.lr;
   state.bias_correction1 = 1 - std::pow(config_.train.beta1, static_cast<double>(step + 1));
   state.bias_correction2 = 1 - std::pow(config_.train.beta2, static_cast<double>(step + 1));
 
@@ -64,15 +93,25 @@ StepResult TrainStep::operator()(std::int64_t step) {
   backward_of_global_batch(state);
   update();
 
-  double sums[2];  // loss sum of this rank; square sum, equal on all ranks
+  auto* sums = reinterpret_cast<double*>(pending.sums->data());
   ctx_.device.copy_to_host(ctx_.stream, &sums[0], arena_.tensor(run_.model->train_loss_sum()).data,
                            sizeof(double));
   ctx_.device.copy_to_host(ctx_.stream, &sums[1], arena_.tensor(run_.grad_square_sum).data,
                            sizeof(double));
-  ctx_.stream.synchronize();
-  comm_.all_reduce_sum({&sums[0], 1});
+  pending.done->record(ctx_.stream);
   loader_.advance();
-  if (targets > 0) {
+  ++started_;
+}
+
+StepResult TrainStep::finish() {
+  expect(started_ > finished_, "a step is finished after it was started");
+  Pending& pending = pending_[finished_++ % pending_.size()];
+  pending.done->wait();
+  auto* sums = reinterpret_cast<double*>(pending.sums->data());
+  comm_.all_reduce_sum({&sums[0], 1});
+  StepResult result = pending.result;
+  if (result.targets > 0) {
+    const auto targets = static_cast<double>(result.targets);
     result.loss = sums[0] / targets;
     result.grad_norm = std::sqrt(sums[1]) / targets;
   }
@@ -80,11 +119,7 @@ StepResult TrainStep::operator()(std::int64_t step) {
 }
 
 void TrainStep::zero_gradients() {
-  for (const AdamWParameter& p : parameters_) {
-    Fill zero;
-    zero.x = Tensor(const_cast<void*>(p.grad.data), p.grad.dtype, p.grad.shape);
-    ops::fill(ctx_, zero);
-  }
+  for (const Tensor& range : zeroed_) ops::fill(ctx_, {range, 0});
   ops::fill(ctx_, {arena_.tensor(run_.model->train_loss_sum()), 0});
 }
 
@@ -92,16 +127,19 @@ void TrainStep::backward_of_global_batch(StepState& state) {
   const Tensor device_state = arena_.tensor(run_.state);
   const std::int64_t micros = loader_.micro_batches();
   for (std::int64_t i = 0; i < micros; ++i) {
-    const BatchInfo info = loader_.fill(i, host_.arrays());
+    Outgoing& out = outgoing_[next_outgoing_++ % outgoing_.size()];
+    out.read->wait();
+    const BatchInfo info = loader_.fill(i, out.batch.arrays());
     const Batch batch =
-        host_.upload(ctx_, arena_, run_.model->train_inputs(), info, config_.model.context);
+        out.batch.upload(ctx_, arena_, run_.model->train_inputs(), info, config_.model.context);
     state.first_sample = info.first_sample;
-    ctx_.device.copy_to_device(ctx_.stream, device_state.data, &state, sizeof state);
+    std::memcpy(out.state->data(), &state, sizeof state);
+    ctx_.device.copy_to_device(ctx_.stream, device_state.data, out.state->data(), sizeof state);
+    out.read->record(ctx_.stream);
     run_.model->train_step(ctx_, arena_, batch, static_cast<const StepState*>(device_state.data),
                            [&](int layer) {
                              if (i == micros - 1) reducer_.ready(layer);
                            });
-    ctx_.stream.synchronize();  // the host arrays are filled again
   }
   reducer_.finish();
 }

@@ -94,7 +94,7 @@ std::vector<LayerAgreement> verify_checkpoint(const CheckpointReader& file,
           "replay");
   Config config = config_of(file, {});
   config.checkpoint.row_constants = true;
-  const std::unique_ptr<Device> device = open_model_device(device_name, 0, threads);
+  const std::unique_ptr<Device> device = open_device(device_name, 0, threads);
   const std::unique_ptr<Stream> stream = device->make_stream();
   const Context ctx{*device, *stream};
   const std::int64_t samples = file.number("row_constants_samples");

@@ -17,6 +17,7 @@ struct DeviceInfo {
   int compute_capability = 0;        // 90 for 9.0; 0 on the CPU
   std::int64_t shared_bytes = 0;     // shared memory a block can have; on the CPU, a core's L2
   std::int64_t l2_bytes = 0;
+  double matrix_flops = 0;  // a second, of large bf16 products on random data, measured; 0: unknown
 };
 
 }  // namespace tilefold

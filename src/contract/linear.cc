@@ -52,8 +52,12 @@ LinearStage::LinearStage(const LinearProblem& p) {
   bytes = y + align_workspace(tokens * p.out * size);
 }
 
+CudaLinearStage::CudaLinearStage(const LinearProblem& p, const DeviceInfo& device)
+    : bias(align_workspace(matrix_library_workspace(device))),
+      bytes(bias + align_workspace(kBiasRuns * p.out * size_of(DType::f32))) {}
+
 std::int64_t linear_workspace(const LinearProblem& problem, const DeviceInfo& device) {
-  if (device.kind == DeviceKind::cuda) return matrix_library_workspace(device);
+  if (device.kind == DeviceKind::cuda) return CudaLinearStage(problem, device).bytes;
   return LinearStage(problem).bytes;
 }
 

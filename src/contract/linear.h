@@ -62,6 +62,14 @@ struct LinearStage {
   std::int64_t bytes = 0;
 };
 
+// On a GPU: the matrix library's bytes, then the bias gradient's sums over this many runs of tokens.
+constexpr std::int64_t kBiasRuns = 64;
+struct CudaLinearStage {
+  CudaLinearStage(const LinearProblem& problem, const DeviceInfo& device);
+  std::int64_t bias = 0;  // [kBiasRuns, out] f32
+  std::int64_t bytes = 0;
+};
+
 // Enough for forward and for backward.
 std::int64_t linear_workspace(const LinearProblem& problem, const DeviceInfo& device);
 

@@ -12,6 +12,10 @@ namespace {
 // enough that a long context with a small vocabulary does not fill memory with them.
 constexpr std::int64_t kLogits = 1 << 20, kMinTokens = 512, kMaxTokens = 4096;
 
+// On a GPU: up to a gibibyte of logits, in equal pieces of whole tiles. dW is read and written once a
+// piece: at 8192 tokens and bfloat16 that is a tenth of the logits' own traffic.
+constexpr std::int64_t kCudaLogitBytes = std::int64_t{1} << 30, kCudaTile = 128;
+
 }  // namespace
 
 LossHeadStage::LossHeadStage(const LossHeadProblem& p) {
@@ -28,10 +32,22 @@ LossHeadStage::LossHeadStage(const LossHeadProblem& p) {
   bytes = dhidden + align_workspace(tokens * p.width * size);
 }
 
+CudaLossHeadStage::CudaLossHeadStage(const LossHeadProblem& p, bool gradients,
+                                     const DeviceInfo& device) {
+  const std::int64_t size = gradients ? size_of(p.dtype) : size_of(DType::f32);
+  row = ceil_div(p.vocab, 8) * 8;
+  const std::int64_t fit = std::max<std::int64_t>(kCudaLogitBytes / (row * size), kCudaTile);
+  const std::int64_t pieces = std::max<std::int64_t>(ceil_div(p.tokens, fit), 1);
+  tokens = std::min(p.tokens, ceil_div(ceil_div(p.tokens, pieces), kCudaTile) * kCudaTile);
+  matrix = align_workspace(tokens * row * size);
+  bytes = matrix + matrix_library_workspace(device);
+}
+
 std::int64_t loss_head_workspace(const LossHeadProblem& problem, const DeviceInfo& device) {
-  const std::int64_t stage = LossHeadStage(problem).bytes;
-  if (device.kind == DeviceKind::cuda) return stage + matrix_library_workspace(device);
-  return stage;
+  if (device.kind == DeviceKind::cuda)
+    return std::max(CudaLossHeadStage(problem, true, device).bytes,
+                    CudaLossHeadStage(problem, false, device).bytes);
+  return LossHeadStage(problem).bytes;
 }
 
 }  // namespace tilefold

@@ -43,6 +43,19 @@ struct LossHeadStage {
   std::int64_t bytes = 0;
 };
 
+// On a GPU: logits of a fixed number of tokens at a time, in the model's dtype where their gradient
+// takes their place (as tensor cores read it), in float32 where there is none; then the matrix
+// library's bytes. Rows of logits are padded, so that each starts at a multiple of 16 bytes.
+struct CudaLossHeadStage {
+  CudaLossHeadStage(const LossHeadProblem& problem, bool gradients, const DeviceInfo& device);
+  std::int64_t tokens = 0;  // at a time
+  std::int64_t row = 0;     // elements from one token's logits to the next's
+  std::int64_t logits = 0;  // [tokens, row]
+  std::int64_t matrix = 0;  // matrix_library_workspace()
+  std::int64_t bytes = 0;
+};
+
+// Enough with and without gradients.
 std::int64_t loss_head_workspace(const LossHeadProblem& problem, const DeviceInfo& device);
 
 }  // namespace tilefold

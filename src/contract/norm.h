@@ -54,6 +54,9 @@ struct ResidualNormBackward {
 // workspace holds the blocks' sums.
 constexpr std::int64_t kMinNormBlock = 16, kMaxNormBlocks = 64;
 std::int64_t norm_backward_block(std::int64_t tokens);
+// On a GPU: runs of equal length, two for each multiprocessor, or as many as kMinNormBlock tokens each
+// make.
+std::int64_t cuda_norm_backward_runs(std::int64_t tokens, int processors);
 std::int64_t residual_norm_backward_workspace(std::int64_t tokens, std::int64_t width, DType dtype,
                                               const DeviceInfo& device);
 

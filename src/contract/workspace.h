@@ -15,9 +15,14 @@ constexpr std::int64_t align_workspace(std::int64_t bytes) {
 }
 
 // What cuBLASLt is given: 32 MiB from compute capability 9.0 on, 4 MiB before (NVIDIA, cuBLAS
-// documentation, cublasSetWorkspace).
-constexpr std::int64_t matrix_library_workspace(const DeviceInfo& device) {
+// documentation, cublasSetWorkspace), at an address that is a multiple of 256.
+constexpr std::int64_t kMatrixLibraryAlign = 256;
+constexpr std::int64_t matrix_library_bytes(const DeviceInfo& device) {
   return device.compute_capability >= 90 ? std::int64_t{32} << 20 : std::int64_t{4} << 20;
+}
+// The same with room to move to that address.
+constexpr std::int64_t matrix_library_workspace(const DeviceInfo& device) {
+  return matrix_library_bytes(device) + kMatrixLibraryAlign;
 }
 
 }  // namespace tilefold

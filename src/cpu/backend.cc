@@ -59,6 +59,13 @@ class MappedMemory : public Memory {
   std::int64_t* counter_;
 };
 
+// Ops have finished when they return.
+class CpuEvent : public Event {
+ public:
+  void record(Stream&) override {}
+  void wait() override {}
+};
+
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(int threads) : threads_(threads > 0 ? threads : allowed_cores()) {
@@ -77,6 +84,7 @@ class CpuDevice : public Device {
   std::unique_ptr<Stream> make_stream() override {
     return std::make_unique<cpu::CpuStream>(threads_);
   }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(); }
   std::unique_ptr<Memory> allocate(std::int64_t bytes) override {
     constexpr std::int64_t kArena = 1 << 20;  // smaller ones do not crowd anyone out
     auto memory = std::make_unique<MappedMemory>(bytes, &allocated_);

@@ -22,6 +22,15 @@ class Stream {
   virtual void* native() const { return nullptr; }
 };
 
+// A mark in a stream's work that the host can wait for.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void record(Stream& stream) = 0;
+  // Until what was queued before the last record() is done; at once if there was none.
+  virtual void wait() = 0;
+};
+
 // Memory from the system (mmap, cudaMalloc), counted by its device where it is handed out.
 class Memory {
  public:
@@ -40,9 +49,8 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual const Backend& backend() const = 0;
-  // Whether each op of the table has a kernel here, so that a model can run.
-  virtual bool has_all_ops() const { return true; }
   virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
 
   // Device memory; page aligned. Throws Error naming needed and free bytes.
   virtual std::unique_ptr<Memory> allocate(std::int64_t bytes) = 0;
@@ -51,6 +59,8 @@ class Device {
   // What the system has handed out for allocate() and not got back.
   virtual std::int64_t allocated_bytes() const = 0;
   virtual std::int64_t free_bytes() const = 0;  // what could be allocated now
+  // In use on the device, of all programs, as its driver counts; -1 where there is no such figure.
+  virtual std::int64_t used_bytes() const { return -1; }
 
   // In stream order; host memory must live until synchronized.
   virtual void copy_to_device(Stream& stream, void* device_dst, const void* host_src,
@@ -78,9 +88,6 @@ std::string_view cuda_absence();
 
 // "cpu", "cuda", or "auto": the GPU when there is one.
 std::unique_ptr<Device> open_device(std::string_view name, int ordinal = 0, int threads = 0);
-// For a model: as open_device, but "auto" passes a GPU by whose kernels are not all there, and
-// "cuda" throws UsageError then.
-std::unique_ptr<Device> open_model_device(std::string_view name, int ordinal = 0, int threads = 0);
 // A described device for plans without one: "cpu", "h200". Throws UsageError with the known names.
 DeviceInfo describe_device(std::string_view name);
 

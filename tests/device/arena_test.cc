@@ -33,6 +33,7 @@ class PlainDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   const Backend& backend() const override { return backend_; }
   std::unique_ptr<Stream> make_stream() override { return nullptr; }
+  std::unique_ptr<Event> make_event() override { return nullptr; }
   std::unique_ptr<Memory> allocate(std::int64_t bytes) override {
     return std::make_unique<PlainMemory>(bytes, &allocated_);
   }

@@ -1,6 +1,5 @@
 #include "tests/kernels/gpu_run.h"
 
-#include <cstdio>
 #include <cstring>
 #include <optional>
 
@@ -84,17 +83,6 @@ class Scratch {
 };
 
 }  // namespace
-
-Gpu gpu_or_skip() {
-  Gpu gpu;
-  if (cuda_device_count() == 0) {
-    std::printf("SKIPPED: %s\n", std::string(cuda_absence()).c_str());
-    return gpu;
-  }
-  gpu.device = open_cuda_device(0);
-  gpu.stream = gpu.device->make_stream();
-  return gpu;
-}
 
 Outputs run_on_gpu(Context ctx, const Problem& p, const Inputs& in, Passes passes) {
   Mirror q(ctx, p.dtype, p.q_shape(), p.layout, in.q), k(ctx, p.dtype, p.k_shape(), p.layout, in.k);

@@ -57,7 +57,7 @@ void run(const EvalCommand& options) {
   });
   const std::vector<RankGpu> gpus = assign_gpus(*comm, config.run.device);
   together(*comm, [&] {
-    s.device = open_model_device(config.run.device, gpu_of(gpus, *comm),
+    s.device = open_device(config.run.device, gpu_of(gpus, *comm),
                                  threads_of(config.run, comm->local_size()));
     s.stream = s.device->make_stream();
     const Vocabulary trained = Vocabulary::parse(file->text("vocabulary"));

@@ -49,7 +49,7 @@ void run(GenerateCommand options) {
                          " tokens at most, or shorten the prompt"));
 
   const std::unique_ptr<Device> device =
-      open_model_device(config.run.device, 0, threads_of(config.run, comm->local_size()));
+      open_device(config.run.device, 0, threads_of(config.run, comm->local_size()));
   const std::unique_ptr<Stream> stream = device->make_stream();
   const RunPlan run = plan_generation(config, device->info(), 1, length);
   Arena arena(*device, run.plan, memory_limit(config, *device, *comm));

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,8 @@ std::int64_t bytes_at(Config config, const DeviceInfo& device, int ranks, std::i
   }
 }
 
-void print_longest(const Config& config, const DeviceInfo& device, int ranks, std::int64_t memory) {
+void print_longest(const Config& config, const DeviceInfo& device, int ranks, std::int64_t memory,
+                   bool with_naive) {
   auto longest = [&](const Config& c) {
     return longest_context([&](std::int64_t n) { return bytes_at(c, device, ranks, n); }, memory,
                            kMostContext);
@@ -66,7 +68,7 @@ void print_longest(const Config& config, const DeviceInfo& device, int ranks, st
   fmt::print("longest context that fits in {} ({} bytes), micro-batch {}:\n", human_bytes(memory),
              memory, split_batch(config.train, ranks).micro);
   line("this config", longest(config));
-  line("with naive attention", longest(with_naive_attention(config)));
+  if (with_naive) line("with naive attention", longest(with_naive_attention(config)));
 }
 
 void run(const PlanCommand& options) {
@@ -82,8 +84,10 @@ void run(const PlanCommand& options) {
   }
   const auto naive = plan_naive_training(config, device, options.ranks);
   fmt::print("{}", plan_table(run.plan, naive ? &naive->plan : nullptr));
-  if (!naive) fmt::print("with naive attention the scores are larger than every memory\n");
-  if (memory > 0) print_longest(config, device, options.ranks, memory);
+  if (!naive)
+    fmt::print(
+        "with naive attention the scores are larger than every memory, or the device has none\n");
+  if (memory > 0) print_longest(config, device, options.ranks, memory, naive.has_value());
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ Model::Model(const ModelConfig& config, const AttentionConfig& attention, const 
     : parts_(std::make_unique<Parts>()) {
   parts_->sizes = resolve(config, attention);
   parts_->device = device;
+  if (device.kind == DeviceKind::cuda && parts_->sizes.dtype == DType::f64)
+    throw UsageError(str("model.dtype is f64; allowed on ", device.name, ": f32, bf16"));
   parts_->parameters = make_parameters(parts_->sizes, parts_->weights);
 }
 

@@ -68,6 +68,8 @@ std::string memory_json(const Plan& plan, const MeasuredMemory& measured) {
   write_measured(json, "resident_peak", measured.resident_peak);
   write_measured(json, "outside_arenas", measured.outside);
   if (measured.nccl >= 0) json.member("nccl", measured.nccl);
+  write_measured(json, "device_start", measured.device_start);
+  write_measured(json, "device_end", measured.device_end);
   json.end_object().newline().end_object();
   return text + "\n";
 }

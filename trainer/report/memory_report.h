@@ -23,6 +23,8 @@ struct MeasuredMemory {
   std::int64_t nccl = -1;            // device memory that NCCL took when it was opened
   std::int64_t resident_start = -1;  // resident memory of the process before the arenas
   std::int64_t resident_peak = -1;   // and its largest since
+  std::int64_t device_start = -1;    // in use on the GPU before the arenas, as its driver counts
+  std::int64_t device_end = -1;      // and at the end
 };
 
 // `tilefold plan`: every tensor of every layer, totals by kind, arenas by phase. `naive`: the plan
