@@ -1,6 +1,8 @@
 // Costs and workspace sizes of the ops.
 #include "contract/workspace.h"
 
+#include <algorithm>
+
 #include "contract/linear.h"
 #include "contract/loss_head.h"
 #include "contract/norm.h"
@@ -78,6 +80,25 @@ TEST_CASE("square sum workspace: a float64 for each block, and one more for each
 
 TEST_CASE("products on the GPU have the library's workspace") {
   REQUIRE(linear_workspace({8, 8, 8, DType::bf16}, gpu()) == (32 << 20) + 256 + 64 * 8 * 4);
+}
+
+TEST_CASE("loss head on the GPU: equal pieces of whole tiles, up to a gibibyte of logits") {
+  const LossHeadProblem p{.tokens = 32768, .width = 768, .vocab = 50304, .dtype = DType::bf16};
+  const CudaLossHeadStage training(p, true, gpu()), evaluation(p, false, gpu());
+  REQUIRE(training.tokens == 8192);
+  REQUIRE(training.row == 50304);
+  REQUIRE(training.matrix == 8192 * 50304 * 2);
+  REQUIRE(evaluation.tokens == 4736);  // 7 pieces of float32
+  REQUIRE(loss_head_workspace(p, gpu()) == std::max(training.bytes, evaluation.bytes));
+  REQUIRE(
+      CudaLossHeadStage({.tokens = 5, .width = 8, .vocab = 65, .dtype = DType::bf16}, true, gpu())
+          .row == 72);
+}
+
+TEST_CASE("norm backward on the GPU: two runs of tokens a multiprocessor, fewer of few tokens") {
+  REQUIRE(cuda_norm_backward_runs(32768, 132) == 264);
+  REQUIRE(cuda_norm_backward_runs(33, 132) == 3);
+  REQUIRE(cuda_norm_backward_runs(1, 132) == 1);
 }
 
 }  // namespace

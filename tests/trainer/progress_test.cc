@@ -26,6 +26,15 @@ std::string shown(bool bar, std::int64_t first, std::int64_t steps, double secon
   return read_text(path);
 }
 
+TEST_CASE("more facts stand before the time left") {
+  const TemporaryDirectory directory;
+  const int fd = ::open(directory.file("out").c_str(), O_CREAT | O_WRONLY, 0600);
+  Progress(fd, false, 0, 1).step(0, 1.25, 23456.0, 1000, "  mfu 40.0%/35.0%  1.50 GiB");
+  ::close(fd);
+  CHECK(read_text(directory.file("out")) ==
+        "step 1/1  loss 1.2500  23.5k tok/s  mfu 40.0%/35.0%  1.50 GiB  0:00 left\n");
+}
+
 TEST_CASE("lines: first and last always, about twenty between, none crowded") {
   const auto lines = lines_of(shown(false, 0, 1000, 2));
   CHECK(lines.front() == "step 1/1000  loss 1.2500  23.5k tok/s  -:-- left");

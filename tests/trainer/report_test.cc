@@ -69,6 +69,20 @@ TEST_CASE("the plan as JSON") {
   CHECK(std::count(json.begin(), json.end(), '{') == std::count(json.begin(), json.end(), '}'));
 }
 
+TEST_CASE("what a GPU's driver counts: before the arenas, the arenas, since") {
+  const Plan plan = small_plan();
+  MeasuredMemory measured;
+  measured.arenas = 4096;
+  measured.device_start = 500000;
+  measured.device_end = 505096;
+  const std::string table = memory_table(plan, nullptr, measured);
+  CHECK(has(table, "device    505,096 bytes in use"));
+  CHECK(has(table, " 500,000\n"));
+  CHECK(has(table, " 1,000 (0.20% of all)"));
+  CHECK(!has(memory_table(plan, nullptr, {}), "device"));
+  CHECK(has(memory_json(plan, measured), "\"device_start\":500000,\"device_end\":505096"));
+}
+
 TEST_CASE("memory.json holds predicted and measured; what was not measured is null") {
   const Plan plan = small_plan();
   MeasuredMemory measured;
