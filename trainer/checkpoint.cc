@@ -1,5 +1,6 @@
 #include "trainer/checkpoint.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/float_types.h"
 #include "ops/ops.h"
 #include "trainer/host_batch.h"
 #include "trainer/report/memory_report.h"
@@ -39,6 +41,23 @@ void read_into(const CheckpointReader& file, const std::string& name, const Tens
   const std::unique_ptr<Memory> host = ctx.device.allocate_host(to.bytes());
   file.read(name, Tensor(host->data(), to.dtype, to.shape));
   ctx.device.copy_to_device(ctx.stream, to.data, host->data(), to.bytes());
+  ctx.stream.synchronize();
+}
+
+// Reads float32 weights where a model that is not trained keeps them in 16 bits alone: rounded as
+// Model::refresh rounds masters.
+void read_rounded(const CheckpointReader& file, const std::string& name, const Tensor& to,
+                  Context ctx) {
+  const std::int64_t count = to.numel();
+  const std::unique_ptr<Memory> wide = ctx.device.allocate_host(count * size_of(DType::f32));
+  const std::unique_ptr<Memory> narrow = ctx.device.allocate_host(to.bytes());
+  file.read(name, Tensor(wide->data(), DType::f32, to.shape));
+  const auto* from = reinterpret_cast<const float*>(wide->data());
+  for_float_dtype(to.dtype, [&]<class T>(Type<T>) {
+    std::transform(from, from + count, reinterpret_cast<T*>(narrow->data()),
+                   [](float x) { return static_cast<T>(x); });
+  });
+  ctx.device.copy_to_device(ctx.stream, to.data, narrow->data(), to.bytes());
   ctx.stream.synchronize();
 }
 
@@ -207,8 +226,13 @@ ResumePoint resume_from(const std::string& path, Session& s) {
 }
 
 void load_weights(const CheckpointReader& file, const RunPlan& run, Arena& arena, Context ctx) {
-  for (const Parameter& p : run.model->parameters())
-    read_into(file, array_name("weights", p), arena.tensor(p.master), ctx);
+  for (const Parameter& p : run.model->parameters()) {
+    const std::string name = array_name("weights", p);
+    if (p.master != kNoTensor)
+      read_into(file, name, arena.tensor(p.master), ctx);
+    else
+      read_rounded(file, name, arena.tensor(p.weight), ctx);
+  }
   run.model->refresh(ctx, arena);
 }
 

@@ -143,6 +143,15 @@ class Runs(ProgramTest):
         self.assertIn("step 20", self.run_program("checkpoint", "inspect", out).stdout)
         self.assertIn("the same bits", self.run_program("checkpoint", "verify", out).stdout)
 
+    def test_16_bit_weights_are_read_without_their_masters(self):
+        config = self.write("c.yaml", COPY)
+        out, _ = self.train(config, "run", "--set", "model.dtype=bf16")
+        evaluated = json.loads(self.run_program("eval", out, "--json").stdout)
+        last = [m for m in metrics(out) if "val_loss" in m][-1]
+        self.assertEqual(evaluated["val_loss"], last["val_loss"])
+        self.run_program("generate", out, "--prompt", "1 2 3", "--tokens", "8", "--greedy")
+        self.assertIn("the same bits", self.run_program("checkpoint", "verify", out).stdout)
+
     def test_a_plan_over_the_limit_is_refused_by_name(self):
         config = self.write("c.yaml", COPY.replace("context: 64", "context: 4096"))
         _, done = self.train(config, "n", "--set", "attention.strategy=naive", "--set",
