@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/float_types.h"
+#include "base/part.h"
 #include "ops/ops.h"
 #include "trainer/host_batch.h"
 #include "trainer/report/memory_report.h"
@@ -34,13 +35,17 @@ class HostArrays {
   std::vector<std::unique_ptr<Memory>> copies_;
 };
 
-// Reads an array of the file into device memory.
-void read_into(const CheckpointReader& file, const std::string& name, const Tensor& to,
-               Context ctx) {
-  if (ctx.device.info().kind == DeviceKind::cpu) return file.read(name, to);
-  const std::unique_ptr<Memory> host = ctx.device.allocate_host(to.bytes());
-  file.read(name, Tensor(host->data(), to.dtype, to.shape));
-  ctx.device.copy_to_device(ctx.stream, to.data, host->data(), to.bytes());
+// Reads an array of the file, of the given shape, into device memory: all of it, or the shard's part.
+void read_into(const CheckpointReader& file, const std::string& name, const Shape& shape,
+               const Tensor& to, Shard shard, Context ctx) {
+  const bool whole = to.numel() == shape.numel();
+  if (whole && ctx.device.info().kind == DeviceKind::cpu) return file.read(name, to);
+  const std::unique_ptr<Memory> host =
+      ctx.device.allocate_host(shape.numel() * size_of(to.dtype));
+  const Tensor all(host->data(), to.dtype, shape);
+  file.read(name, all);
+  const Tensor from = whole ? all : part_of(all, shard.rank, shard.of);
+  ctx.device.copy_to_device(ctx.stream, to.data, from.data, to.bytes());
   ctx.stream.synchronize();
 }
 
@@ -60,6 +65,15 @@ void read_rounded(const CheckpointReader& file, const std::string& name, const T
   ctx.device.copy_to_device(ctx.stream, to.data, narrow->data(), to.bytes());
   ctx.stream.synchronize();
 }
+
+// The arrays that a run goes on from, in the order of a file.
+struct StateArray {
+  const char* group;
+  TensorId Parameter::* id;
+};
+constexpr StateArray kState[] = {{"weights", &Parameter::master},
+                                 {"adam_m", &Parameter::m},
+                                 {"adam_v", &Parameter::v}};
 
 std::string array_name(const char* group, const Parameter& p) {
   return str(group, "/", p.layer, "/", p.name);
@@ -181,8 +195,35 @@ std::string find_checkpoint(const std::string& file_or_run) {
                   "the directory of a run with checkpoints/step-*.h5"));
 }
 
+WholeState gather_state(Communicator& comm, Session& s) {
+  WholeState state;
+  if (s.shard.of == 1) return state;
+  HostArrays arrays(s.context());
+  for (const Parameter& p : s.run.model->parameters())
+    for (const StateArray& array : kState) {
+      const Tensor here = s.arena->tensor(p.*array.id);
+      if (here.numel() == p.shape.numel()) continue;
+      const ConstTensor part = arrays.host(here);
+      std::vector<std::byte> whole(static_cast<std::size_t>(part.bytes() * s.shard.of));
+      comm.all_gather({static_cast<const std::byte*>(part.data),
+                       static_cast<std::size_t>(part.bytes())},
+                      whole);
+      if (comm.rank() == 0) state.emplace(array_name(array.group, p), std::move(whole));
+    }
+  return state;
+}
+
+void gather_weights(Communicator& comm, Session& s) {
+  if (s.shard.of == 1) return;
+  std::vector<Tensor> weights;
+  for (const Parameter& p : s.run.model->parameters()) weights.push_back(s.arena->tensor(p.weight));
+  comm.start_gather(weights);
+  comm.wait();
+  s.stream->synchronize();
+}
+
 void save_checkpoint(const std::string& path, Session& s, const ResumePoint& at,
-                     std::int64_t micro) {
+                     std::int64_t micro, const WholeState& gathered) {
   CheckpointWriter file;
   file.set("config", to_yaml(s.config));
   file.set("vocabulary", s.data->vocabulary().save());
@@ -192,18 +233,22 @@ void save_checkpoint(const std::string& path, Session& s, const ResumePoint& at,
   file.set("seed", s.config.run.seed);
   HostArrays arrays(s.context());
   HostBatch host(*s.device, micro * s.config.model.context, s.data->packed());
-  for (const Parameter& p : s.run.model->parameters()) {
-    file.add(array_name("weights", p), arrays.host(s.arena->tensor(p.master)));
-    file.add(array_name("adam_m", p), arrays.host(s.arena->tensor(p.m)));
-    file.add(array_name("adam_v", p), arrays.host(s.arena->tensor(p.v)));
-  }
+  for (const Parameter& p : s.run.model->parameters())
+    for (const StateArray& array : kState) {
+      const std::string name = array_name(array.group, p);
+      const Tensor here = s.arena->tensor(p.*array.id);
+      const auto whole = gathered.find(name);
+      file.add(name, whole == gathered.end()
+                         ? arrays.host(here)
+                         : ConstTensor(whole->second.data(), here.dtype, p.shape));
+    }
   if (s.config.checkpoint.row_constants) add_row_constants(file, arrays, s, at, micro, host);
   file.save(path);
 }
 
 void start_anew(Session& s) {
   const Context ctx = s.context();
-  s.run.model->initialize(ctx, *s.arena, static_cast<std::uint64_t>(s.config.run.seed));
+  s.run.model->initialize(ctx, *s.arena, static_cast<std::uint64_t>(s.config.run.seed), s.shard);
   for (const Parameter& p : s.run.model->parameters())
     for (const TensorId moment : {p.m, p.v}) ops::fill(ctx, {s.arena->tensor(moment), 0});
 }
@@ -218,22 +263,23 @@ ResumePoint resume_from(const std::string& path, Session& s) {
                          "data that it began with, or start anew"));
   const Context ctx = s.context();
   for (const Parameter& p : s.run.model->parameters()) {
-    read_into(file, array_name("adam_m", p), s.arena->tensor(p.m), ctx);
-    read_into(file, array_name("adam_v", p), s.arena->tensor(p.v), ctx);
+    read_into(file, array_name("adam_m", p), p.shape, s.arena->tensor(p.m), s.shard, ctx);
+    read_into(file, array_name("adam_v", p), p.shape, s.arena->tensor(p.v), s.shard, ctx);
   }
-  load_weights(file, s.run, *s.arena, ctx);
+  load_weights(file, s.run, *s.arena, ctx, s.shard);
   return {.step = file.number("step"), .consumed = file.number("consumed")};
 }
 
-void load_weights(const CheckpointReader& file, const RunPlan& run, Arena& arena, Context ctx) {
+void load_weights(const CheckpointReader& file, const RunPlan& run, Arena& arena, Context ctx,
+                  Shard shard) {
   for (const Parameter& p : run.model->parameters()) {
     const std::string name = array_name("weights", p);
     if (p.master != kNoTensor)
-      read_into(file, name, arena.tensor(p.master), ctx);
+      read_into(file, name, p.shape, arena.tensor(p.master), shard, ctx);
     else
       read_rounded(file, name, arena.tensor(p.weight), ctx);
   }
-  run.model->refresh(ctx, arena);
+  run.model->refresh(ctx, arena, shard);
 }
 
 Config config_of(const CheckpointReader& file, const std::vector<std::string>& overrides) {
@@ -245,7 +291,7 @@ void require_equal_weights(Communicator& comm, Session& s) {
   HostArrays arrays(s.context());
   std::uint64_t mine = 0xcbf29ce484222325ull;
   for (const Parameter& p : s.run.model->parameters())
-    mine = fingerprint(mine, arrays.host(s.arena->tensor(p.master)));
+    mine = fingerprint(mine, arrays.host(s.arena->tensor(s.shard.of > 1 ? p.weight : p.master)));
   std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()));
   comm.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   for (std::size_t rank = 1; rank < all.size(); ++rank)

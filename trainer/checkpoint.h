@@ -12,7 +12,9 @@
 // rank 0, samples consumed - global_batch and on, so that any machine can replay them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -34,9 +36,18 @@ std::string newest_checkpoint(const std::string& directory);
 // A checkpoint file, or the newest one of a run's directory. Throws Error if there is none.
 std::string find_checkpoint(const std::string& file_or_run);
 
+// Where ranks share out the optimizer state: the arrays of it as one, by their names in the file, on
+// rank 0 (empty elsewhere, and where nothing is shared out). Collective. Host memory.
+using WholeState = std::map<std::string, std::vector<std::byte>>;
+WholeState gather_state(Communicator& comm, Session& session);
+
 // Writes whole or not at all. `micro`: sequences of the batch for the row constants.
 void save_checkpoint(const std::string& path, Session& session, const ResumePoint& at,
-                     std::int64_t micro);
+                     std::int64_t micro, const WholeState& gathered);
+
+// After start_anew() or resume_from(), where optimizer state is shared out: the other ranks' parts of
+// the weights. Collective; `comm` sums in the memory of the session's device.
+void gather_weights(Communicator& comm, Session& session);
 
 // Fresh weights, drawn from run.seed, and an optimizer that has seen nothing.
 void start_anew(Session& session);
@@ -46,7 +57,8 @@ void start_anew(Session& session);
 ResumePoint resume_from(const std::string& path, Session& session);
 
 // Weights alone, for a plan that has only those.
-void load_weights(const CheckpointReader& file, const RunPlan& run, Arena& arena, Context ctx);
+void load_weights(const CheckpointReader& file, const RunPlan& run, Arena& arena, Context ctx,
+                  Shard shard = {});
 
 // The config that a checkpoint was made with, with overrides applied.
 Config config_of(const CheckpointReader& file, const std::vector<std::string>& overrides);

@@ -226,9 +226,6 @@ void Checks::others() const {
   refuse_unless(!file || !c.data.path.empty(), {"data.path", "data.kind"},
                 "data.path is empty; data.kind ", c.data.kind == DataKind::text ? "text" : "tokens",
                 " needs a file: set it, or give --set data.path=FILE");
-  refuse_unless(!c.parallel.shard_optimizer, {"parallel.shard_optimizer"},
-                "parallel.shard_optimizer is true; every rank keeps the whole optimizer state on "
-                "the CPU, allowed: false");
 }
 
 std::string type_and_default(const ConfigKey& key) {

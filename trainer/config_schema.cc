@@ -348,7 +348,8 @@ std::vector<ConfigKey> other_keys() {
             At{&Config::checkpoint, &CheckpointConfig::row_constants},
             "save m and l of every layer, for checkpoint verify"),
       truth("parallel", "shard_optimizer", At{&Config::parallel, &ParallelConfig::shard_optimizer},
-            "share optimizer state out over the ranks; not offered so far, only false is allowed"),
+            "share optimizer state and float32 masters out over the ranks: each updates its part of "
+            "every weight"),
   };
 }
 

@@ -50,11 +50,12 @@ class Loop {
     comm.barrier();  // the directory is there
     together(comm, [&] { load(); });
     device_comm_ = open_device_communicator(comm, *session_->device, *session_->stream);
+    gather_weights(sums(), *session_);
     if (lead()) announce();
     const Config& c = session_->config;
     batch_ = split_batch(c.train, comm.size());
-    step_.emplace(c, device_comm_ ? *device_comm_ : comm, *session_->data, session_->run,
-                  *session_->arena, session_->context(), start_.consumed);
+    step_.emplace(c, sums(), *session_->data, session_->run, *session_->arena, session_->context(),
+                  start_.consumed);
     evaluator_.emplace(comm, *session_->data, session_->run, *session_->arena, session_->context(),
                        batch_.micro);
   }
@@ -127,6 +128,8 @@ class Loop {
 
  private:
   bool lead() const { return comm_.rank() == 0; }
+  // The communicator that sums in the device's memory.
+  Communicator& sums() { return device_comm_ ? *device_comm_ : comm_; }
   static bool due(std::int64_t done, std::int64_t every) { return every > 0 && done % every == 0; }
 
   // Whether step + 1 may be queued before the result of `step` is known: on a device that works on
@@ -216,10 +219,11 @@ class Loop {
 
   void save(std::int64_t done) {
     require_equal_weights(comm_, *session_);
+    const WholeState state = gather_state(comm_, *session_);
     together(comm_, [&] {
       if (!lead()) return;
       save_checkpoint(directory_.checkpoint(done), *session_, {done, step_->consumed()},
-                      batch_.micro);
+                      batch_.micro, state);
       prune(directory_.checkpoints(), session_->config.checkpoint.keep);
     });
   }

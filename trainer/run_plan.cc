@@ -42,7 +42,8 @@ RunPlan plan_training(const Config& config, const DeviceInfo& device, int world)
   RunPlan run;
   run.model = std::make_unique<Model>(config.model, config.attention, device);
   PlanBuilder builder;
-  run.model->declare_weights(builder, true);
+  run.shards = config.parallel.shard_optimizer ? world : 1;
+  run.model->declare_weights(builder, true, run.shards);
   run.state = builder.persistent("step", "state", {sizeof(StepState)}, DType::u8, Kind::input);
   run.grad_square_sum =
       builder.persistent("step", "grad_square_sum", {1}, DType::f64, Kind::optimizer);
@@ -54,7 +55,8 @@ RunPlan plan_training(const Config& config, const DeviceInfo& device, int world)
 
   run.update_phase = builder.phase("update");
   std::int64_t elements = 0;
-  for (const Parameter& parameter : run.model->parameters()) elements += parameter.shape.numel();
+  for (const Parameter& parameter : run.model->parameters())
+    elements += parameter.shape.numel() / run.shards;
   const std::int64_t bytes = grad_square_sum_workspace(
       elements, static_cast<std::int64_t>(run.model->parameters().size()), device);
   run.update_workspace = builder.scratch("step", "grad_square_sum_workspace", {bytes}, DType::u8,

@@ -31,6 +31,7 @@ struct RunPlan {
   TensorId grad_square_sum = kNoTensor;   // [1] f64
   TensorId update_workspace = kNoTensor;  // of the update phase
   int update_phase = -1;
+  int shards = 1;  // into which masters, m and v are cut (parallel.shard_optimizer: one a rank)
 };
 
 // Training: train, eval and update phases. REQUIRES: model.vocab and every other size that 0 leaves

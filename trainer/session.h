@@ -28,6 +28,8 @@ struct Session {
   std::int64_t device_used_before = -1;  // bytes of the device before the arenas
   std::unique_ptr<Arena> arena;
 
+  Shard shard;  // of the optimizer state, that is here
+
   Context context() { return {*device, *stream}; }
 };
 

@@ -3,11 +3,14 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/part.h"
 #include "ops/ops.h"
 #include "trainer/schedule.h"
 
 namespace tilefold {
 namespace {
+
+constexpr std::int64_t kBucketBytes = 25 << 20;
 
 std::vector<GradientReducer::Layer> layers_of(const RunPlan& run, const Arena& arena,
                                               std::int64_t layers) {
@@ -45,7 +48,8 @@ TrainStep::TrainStep(const Config& config, Communicator& comm, const Dataset& da
               comm.rank(), comm.size(), consumed),
       outgoing_{open_outgoing(config, comm, data, ctx.device),
                 open_outgoing(config, comm, data, ctx.device)},
-      reducer_(comm, layers_of(run, arena, config.model.layers)) {
+      reducer_(comm, layers_of(run, arena, config.model.layers), kBucketBytes,
+               run.shards > 1 ? GradientReducer::Result::parts : GradientReducer::Result::whole) {
   for (const Parameter& p : run.model->parameters()) {
     AdamWParameter parameter;
     parameter.master = arena.tensor(p.master);
@@ -54,6 +58,7 @@ TrainStep::TrainStep(const Config& config, Communicator& comm, const Dataset& da
     parameter.m = arena.tensor(p.m);
     parameter.v = arena.tensor(p.v);
     parameter.decay = p.decay;
+    if (run.shards > 1) own_part(parameter, arena.tensor(p.weight), comm);
     parameters_.push_back(parameter);
     grads_.push_back(parameter.grad);
     add_range(zeroed_, arena.tensor(p.grad));
@@ -62,6 +67,20 @@ TrainStep::TrainStep(const Config& config, Communicator& comm, const Dataset& da
     pending.sums = ctx.device.allocate_host(2 * sizeof(double));
     pending.done = ctx.device.make_event();
   }
+}
+
+// Narrows an update to the elements whose optimizer state is here. m, v and 16-bit weights' masters are
+// planned as parts; the other arrays are whole.
+void TrainStep::own_part(AdamWParameter& parameter, const Tensor& weight,
+                         const Communicator& comm) {
+  const auto part = [&](const Tensor& whole) { return part_of(whole, comm.rank(), comm.size()); };
+  if (parameter.weight.data == nullptr)
+    parameter.master = part(parameter.master);
+  else
+    parameter.weight = part(parameter.weight);
+  const ConstTensor grad = parameter.grad;
+  parameter.grad = part(Tensor(const_cast<void*>(grad.data), grad.dtype, grad.shape));
+  gathered_.push_back(weight);
 }
 
 TrainStep::Outgoing TrainStep::open_outgoing(const Config& config, const Communicator& comm,
@@ -155,6 +174,10 @@ void TrainStep::update() {
   norm.workspace = {static_cast<std::byte*>(workspace.data),
                     static_cast<std::size_t>(workspace.bytes())};
   ops::grad_square_sum(ctx_, norm);
+  if (run_.shards > 1) {  // of this rank's parts
+    comm_.start_sum(square_sum);
+    comm_.wait();
+  }
 
   AdamW adamw;
   adamw.parameters = parameters_;
@@ -166,6 +189,10 @@ void TrainStep::update() {
   adamw.weight_decay = config_.train.weight_decay;
   adamw.clip = config_.train.clip;
   ops::adamw(ctx_, adamw);
+  if (run_.shards > 1) {
+    comm_.start_gather(gathered_);
+    comm_.wait();
+  }
   arena_.end();
 }
 

@@ -3,6 +3,9 @@
 //   loss      = sum of losses / n         n: target tokens of the whole global batch, over
 //   gradient  = sum of gradients / n         micro-batches and ranks, counted before backward
 //
+// With parallel.shard_optimizer each rank gets the summed gradients of its part of every weight, updates
+// that part, and all ranks gather the weights; the norm is summed over parts, so in another order.
+//
 // A step is queued (start) and its result read later (finish), so that a device that works on its
 // own need not wait for the host between steps: the host reads files and queues one step while the
 // one before runs. Allocates nothing once constructed. Every rank calls it alike.
@@ -60,6 +63,7 @@ class TrainStep {
 
   static Outgoing open_outgoing(const Config& config, const Communicator& comm, const Dataset& data,
                                 Device& device);
+  void own_part(AdamWParameter& parameter, const Tensor& weight, const Communicator& comm);
   void zero_gradients();
   void backward_of_global_batch(StepState& state);
   void update();
@@ -76,6 +80,7 @@ class TrainStep {
   std::size_t started_ = 0, finished_ = 0;  // steps
   std::vector<Tensor> zeroed_;              // gradients, neighbours in memory as one
   std::vector<ConstTensor> grads_;
+  std::vector<Tensor> gathered_;  // weights whose optimizer state ranks share out
   std::vector<AdamWParameter> parameters_;
   GradientReducer reducer_;
 };

@@ -25,7 +25,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/part.h"
+#include "base/part.h"
 #include "comm/quiet_thread.h"
 #include "comm/timeout.h"
 

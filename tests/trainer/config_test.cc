@@ -114,7 +114,6 @@ TEST_CASE("keys that contradict each other are refused, with the place of one of
   CHECK(contains(error_of("train: {steps: 5, warmup_steps: 6}"), "warmup_steps"));
   CHECK(contains(error_of("train: {lr: 1e-4, min_lr: 1e-3}"), "min_lr"));
   CHECK(contains(error_of("data: {kind: text}"), "data.path"));
-  CHECK(contains(error_of("parallel: {shard_optimizer: true}"), "shard_optimizer"));
 }
 
 TEST_CASE("--set wins over the file and says where it stands") {

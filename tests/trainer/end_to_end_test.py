@@ -77,6 +77,40 @@ class Runs(ProgramTest):
                 self.assertSameState(four, again, 20)
 
     @unittest.skipUnless(MPIEXEC, "no mpiexec was given")
+    def test_optimizer_state_shared_out_over_ranks(self):
+        """The losses of the whole one, its memory over the ranks, and checkpoints that are whole."""
+        shard = ("--set", "parallel.shard_optimizer=true")
+        for dtype in ("f32", "bf16"):
+            with self.subTest(dtype):
+                config = self.write(f"{dtype}.yaml", COPY.replace("threads: 2", "threads: 1").replace(
+                    "vocab: 40", f"vocab: 40, dtype: {dtype}"))
+                whole, _ = self.train(config, f"{dtype}-whole", ranks=2)
+                parts, _ = self.train(config, f"{dtype}-parts", *shard, ranks=2)
+                again, _ = self.train(config, f"{dtype}-again", *shard, ranks=2)
+                self.assertEqual(losses(parts), losses(again))
+                self.assertSameState(parts, again, 20)
+                for (step, x, _), (_, y, _) in zip(losses(whole), losses(parts)):
+                    self.assertLessEqual(abs(x - y), 1e-5 * abs(x), f"step {step}")
+                kinds = []
+                for out in (whole, parts):
+                    with open(os.path.join(out, "memory.json")) as f:
+                        memory = json.load(f)
+                    self.assertEqual(memory["totals"]["predicted"], memory["totals"]["measured"])
+                    kinds.append(memory["kinds"]["optimizer"])
+                self.assertAlmostEqual(kinds[1] / kinds[0], 0.5, delta=0.01)
+                # Back to step 10, with another number of ranks and the state whole; and the same again.
+                for out, args, ranks in ((parts, (), 1), (again, shard, 2)):
+                    for step in (15, 20):
+                        os.remove(os.path.join(out, "checkpoints", f"step-{step:08d}.h5"))
+                    _, done = self.train(config, os.path.basename(out), "--resume", *args, ranks=ranks)
+                    self.assertIn("after step 10", done.stderr)
+                    self.assertLessEqual(abs(losses(out)[-1][1] - losses(whole)[-1][1]),
+                                         1e-5 * losses(whole)[-1][1])
+        _, done = self.train(self.path("f32.yaml"), "odd", *shard, "--set", "model.width=36",
+                             ranks=2, status=2)
+        self.assertIn("do not divide over 2 ranks", done.stderr)
+
+    @unittest.skipUnless(MPIEXEC, "no mpiexec was given")
     def test_ranks_that_do_not_divide_are_refused_once(self):
         config = self.write("c.yaml", COPY)
         _, done = self.train(config, "x", ranks=3, status=2)

@@ -10,8 +10,10 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <span>
 #include <vector>
 
+#include "base/part.h"
 #include "base/philox.h"
 #include "ops/ops.h"
 #include "trainer/model/parts.h"
@@ -38,7 +40,7 @@ std::array<double, 4> normals(std::uint64_t seed, std::uint32_t parameter, std::
 }
 
 template <class T>
-void convert(const std::vector<float>& from, std::vector<std::byte>& to) {
+void convert(std::span<const float> from, std::vector<std::byte>& to) {
   auto* out = reinterpret_cast<T*>(to.data());
   for (std::size_t i = 0; i < from.size(); ++i) out[i] = T(from[i]);
 }
@@ -47,7 +49,7 @@ void convert(const std::vector<float>& from, std::vector<std::byte>& to) {
 class Writer {
  public:
   explicit Writer(Context ctx) : ctx_(ctx) {}
-  void write(Tensor to, std::int64_t first, const std::vector<float>& values) {
+  void write(Tensor to, std::int64_t first, std::span<const float> values) {
     const std::int64_t size = size_of(to.dtype);
     bytes_.resize(values.size() * static_cast<std::size_t>(size));
     if (to.dtype == DType::f32) convert<float>(values, bytes_);
@@ -79,7 +81,7 @@ void draw(const Parameter& p, std::uint64_t seed, std::uint32_t index, std::int6
 
 }  // namespace
 
-void Model::initialize(Context ctx, Arena& arena, std::uint64_t seed) const {
+void Model::initialize(Context ctx, Arena& arena, std::uint64_t seed, Shard shard) const {
   Writer writer(ctx);
   std::vector<float> values;
   for (std::size_t k = 0; k < parts_->parameters.size(); ++k) {
@@ -87,16 +89,30 @@ void Model::initialize(Context ctx, Arena& arena, std::uint64_t seed) const {
     for (std::int64_t first = 0; first < p.shape.numel(); first += kChunk) {
       values.resize(static_cast<std::size_t>(std::min(kChunk, p.shape.numel() - first)));
       draw(p, seed, static_cast<std::uint32_t>(k), first, values);
-      writer.write(arena.tensor(p.master != kNoTensor ? p.master : p.weight), first, values);
+      const Tensor to = arena.tensor(p.master != kNoTensor ? p.master : p.weight);
+      // What of it lies here: all, or where it meets the shard's part.
+      const std::int64_t begin = to.numel() == p.shape.numel() ? 0 : shard.rank * to.numel();
+      const std::int64_t from = std::max(first, begin);
+      const std::int64_t end = std::min(first + static_cast<std::int64_t>(values.size()),
+                                        begin + to.numel());
+      if (from < end)
+        writer.write(to, from - begin,
+                     std::span(values).subspan(static_cast<std::size_t>(from - first),
+                                               static_cast<std::size_t>(end - from)));
     }
   }
-  refresh(ctx, arena);
+  refresh(ctx, arena, shard);
 }
 
-void Model::refresh(Context ctx, Arena& arena) const {
-  for (const Parameter& p : parts_->parameters)
-    if (p.master != kNoTensor && p.master != p.weight)
-      ops::copy(ctx, {.src = arena.tensor(p.master), .dst = arena.tensor(p.weight)});
+void Model::refresh(Context ctx, Arena& arena, Shard shard) const {
+  for (const Parameter& p : parts_->parameters) {
+    if (p.master == kNoTensor || p.master == p.weight) continue;
+    const Tensor master = arena.tensor(p.master), weight = arena.tensor(p.weight);
+    ops::copy(ctx, {.src = master,
+                    .dst = master.numel() == weight.numel()
+                               ? weight
+                               : part_of(weight, shard.rank, shard.of)});
+  }
   if (parts_->weights.rope == kNoTensor) return;
   const Tensor table = arena.tensor(parts_->weights.rope);
   std::vector<std::byte> host(static_cast<std::size_t>(table.bytes()));

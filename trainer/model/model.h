@@ -33,6 +33,12 @@ struct Parameter {
   TensorId grad = kNoTensor, m = kNoTensor, v = kNoTensor;
 };
 
+// Which part of the optimizer state is here, where ranks share it out: of each array of n elements
+// those from rank n / of on, n / of of them (base/part.h).
+struct Shard {
+  int rank = 0, of = 1;
+};
+
 // One micro-batch, in device memory. tokens = samples * seq.
 struct Batch {
   std::int64_t samples = 0, seq = 0;
@@ -56,8 +62,9 @@ class Model {
   ~Model();
 
   // Declarations, in this order; each phase at most once. `training` false leaves out gradients,
-  // optimizer state and float32 masters that only an update needs.
-  void declare_weights(PlanBuilder& plan, bool training);
+  // optimizer state and float32 masters that only an update needs; with shards, one part of as many
+  // is declared of those, [n / shards]. Throws UsageError if a parameter does not divide.
+  void declare_weights(PlanBuilder& plan, bool training, int shards = 1);
   void declare_train(PlanBuilder& plan, const PhaseShape& shape);
   void declare_eval(PlanBuilder& plan, const PhaseShape& shape);
   void declare_generate(PlanBuilder& plan, std::int64_t samples, std::int64_t cache_length);
@@ -66,10 +73,11 @@ class Model {
   std::int64_t parameter_count() const;
 
   // Draws the weights on the host in float32 from the seed and fills the tables that are not
-  // learned (rotary angles). Weights are the same for every device and number of ranks.
-  void initialize(Context ctx, Arena& arena, std::uint64_t seed) const;
+  // learned (rotary angles). Weights are the same for every device and number of ranks. Of 16-bit
+  // copies whose masters are shared out, only the shard's part is written, here and by refresh().
+  void initialize(Context ctx, Arena& arena, std::uint64_t seed, Shard shard = {}) const;
   // Rotary tables and 16-bit copies, after weights were loaded.
-  void refresh(Context ctx, Arena& arena) const;
+  void refresh(Context ctx, Arena& arena, Shard shard = {}) const;
 
   // One micro-batch: adds to the gradients and to train_loss_sum(). train_inputs() hold the batch.
   // layer_done(i) is called when backward has written the last gradient of layer i; layers count as

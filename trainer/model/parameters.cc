@@ -2,6 +2,8 @@
 // feed-forward half, the last norm, the head's table if it is not the tokens'.
 #include "trainer/model/parameters.h"
 
+#include "base/error.h"
+
 #include <cmath>
 
 namespace tilefold {
@@ -83,7 +85,7 @@ std::vector<Parameter> make_parameters(const Sizes& s, Weights& weights) {
   return add.take();
 }
 
-void Model::declare_weights(PlanBuilder& plan, bool training) {
+void Model::declare_weights(PlanBuilder& plan, bool training, int shards) {
   const Sizes& s = parts_->sizes;
   const bool copies = s.dtype != s.sum_dtype;  // 16-bit weights beside float32 masters
   for (Parameter& p : parts_->parameters) {
@@ -97,9 +99,16 @@ void Model::declare_weights(PlanBuilder& plan, bool training) {
   w.loss_sum = plan.persistent("head", "loss_sum", {1}, DType::f64, Kind::workspace);
   for (Parameter& p : parts_->parameters)
     p.grad = plan.persistent(p.layer, "d" + p.name, p.shape, s.sum_dtype, Kind::gradient);
+  constexpr std::int64_t kAligned = 8;  // elements: parts begin where vectors of 16 bytes may
   for (Parameter& p : parts_->parameters) {
+    if (shards > 1 && p.shape.numel() % (shards * kAligned) != 0)
+      throw UsageError(str("parallel.shard_optimizer: ", p.layer, "/", p.name, " has ",
+                           p.shape.numel(), " elements, which do not divide over ", shards,
+                           " ranks in multiples of ", kAligned,
+                           "; allowed: other model sizes or ranks, or shard_optimizer false"));
+    const Shape shape = shards > 1 ? Shape{p.shape.numel() / shards} : p.shape;
     const auto optimizer = [&](const char* what) {
-      return plan.persistent(p.layer, p.name + what, p.shape, s.sum_dtype, Kind::optimizer);
+      return plan.persistent(p.layer, p.name + what, shape, s.sum_dtype, Kind::optimizer);
     };
     if (copies) p.master = optimizer(".master");
     p.m = optimizer(".m");
