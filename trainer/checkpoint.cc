@@ -35,13 +35,13 @@ class HostArrays {
   std::vector<std::unique_ptr<Memory>> copies_;
 };
 
-// Reads an array of the file, of the given shape, into device memory: all of it, or the shard's part.
+// Reads an array of the file, of the given shape, into device memory: all of it, or the shard's
+// part.
 void read_into(const CheckpointReader& file, const std::string& name, const Shape& shape,
                const Tensor& to, Shard shard, Context ctx) {
   const bool whole = to.numel() == shape.numel();
   if (whole && ctx.device.info().kind == DeviceKind::cpu) return file.read(name, to);
-  const std::unique_ptr<Memory> host =
-      ctx.device.allocate_host(shape.numel() * size_of(to.dtype));
+  const std::unique_ptr<Memory> host = ctx.device.allocate_host(shape.numel() * size_of(to.dtype));
   const Tensor all(host->data(), to.dtype, shape);
   file.read(name, all);
   const Tensor from = whole ? all : part_of(all, shard.rank, shard.of);
@@ -69,11 +69,10 @@ void read_rounded(const CheckpointReader& file, const std::string& name, const T
 // The arrays that a run goes on from, in the order of a file.
 struct StateArray {
   const char* group;
-  TensorId Parameter::* id;
+  TensorId Parameter::*id;
 };
-constexpr StateArray kState[] = {{"weights", &Parameter::master},
-                                 {"adam_m", &Parameter::m},
-                                 {"adam_v", &Parameter::v}};
+constexpr StateArray kState[] = {
+    {"weights", &Parameter::master}, {"adam_m", &Parameter::m}, {"adam_v", &Parameter::v}};
 
 std::string array_name(const char* group, const Parameter& p) {
   return str(group, "/", p.layer, "/", p.name);
@@ -205,9 +204,9 @@ WholeState gather_state(Communicator& comm, Session& s) {
       if (here.numel() == p.shape.numel()) continue;
       const ConstTensor part = arrays.host(here);
       std::vector<std::byte> whole(static_cast<std::size_t>(part.bytes() * s.shard.of));
-      comm.all_gather({static_cast<const std::byte*>(part.data),
-                       static_cast<std::size_t>(part.bytes())},
-                      whole);
+      comm.all_gather(
+          {static_cast<const std::byte*>(part.data), static_cast<std::size_t>(part.bytes())},
+          whole);
       if (comm.rank() == 0) state.emplace(array_name(array.group, p), std::move(whole));
     }
   return state;
@@ -222,8 +221,8 @@ void gather_weights(Communicator& comm, Session& s) {
   s.stream->synchronize();
 }
 
-void save_checkpoint(const std::string& path, Session& s, const ResumePoint& at,
-                     std::int64_t micro, const WholeState& gathered) {
+void save_checkpoint(const std::string& path, Session& s, const ResumePoint& at, std::int64_t micro,
+                     const WholeState& gathered) {
   CheckpointWriter file;
   file.set("config", to_yaml(s.config));
   file.set("vocabulary", s.data->vocabulary().save());

@@ -36,8 +36,8 @@ std::string newest_checkpoint(const std::string& directory);
 // A checkpoint file, or the newest one of a run's directory. Throws Error if there is none.
 std::string find_checkpoint(const std::string& file_or_run);
 
-// Where ranks share out the optimizer state: the arrays of it as one, by their names in the file, on
-// rank 0 (empty elsewhere, and where nothing is shared out). Collective. Host memory.
+// Where ranks share out the optimizer state: the arrays of it as one, by their names in the file,
+// on rank 0 (empty elsewhere, and where nothing is shared out). Collective. Host memory.
 using WholeState = std::map<std::string, std::vector<std::byte>>;
 WholeState gather_state(Communicator& comm, Session& session);
 
@@ -45,8 +45,8 @@ WholeState gather_state(Communicator& comm, Session& session);
 void save_checkpoint(const std::string& path, Session& session, const ResumePoint& at,
                      std::int64_t micro, const WholeState& gathered);
 
-// After start_anew() or resume_from(), where optimizer state is shared out: the other ranks' parts of
-// the weights. Collective; `comm` sums in the memory of the session's device.
+// After start_anew() or resume_from(), where optimizer state is shared out: the other ranks' parts
+// of the weights. Collective; `comm` sums in the memory of the session's device.
 void gather_weights(Communicator& comm, Session& session);
 
 // Fresh weights, drawn from run.seed, and an optimizer that has seen nothing.

@@ -347,9 +347,10 @@ std::vector<ConfigKey> other_keys() {
       truth("checkpoint", "row_constants",
             At{&Config::checkpoint, &CheckpointConfig::row_constants},
             "save m and l of every layer, for checkpoint verify"),
-      truth("parallel", "shard_optimizer", At{&Config::parallel, &ParallelConfig::shard_optimizer},
-            "share optimizer state and float32 masters out over the ranks: each updates its part of "
-            "every weight"),
+      truth(
+          "parallel", "shard_optimizer", At{&Config::parallel, &ParallelConfig::shard_optimizer},
+          "share optimizer state and float32 masters out over the ranks: each updates its part of "
+          "every weight"),
   };
 }
 

@@ -15,12 +15,10 @@ std::int64_t memory_limit(const Config& config, const Device& device, const Comm
   return device.free_bytes() / (host ? comm.local_size() : 1);
 }
 
-std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm,
-                                       int gpu) {
+std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm, int gpu) {
   auto session = std::make_unique<Session>();
   Session& s = *session;
-  s.device = open_device(config.run.device, gpu,
-                               threads_of(config.run, comm.local_size()));
+  s.device = open_device(config.run.device, gpu, threads_of(config.run, comm.local_size()));
   s.stream = s.device->make_stream();
   s.data = open_dataset(config);
   s.config = resolve(config, *s.data);

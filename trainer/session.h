@@ -24,7 +24,7 @@ struct Session {
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Dataset> data;
   RunPlan run;
-  ResidentMemory before;  // of the process, without the arenas
+  ResidentMemory before;                 // of the process, without the arenas
   std::int64_t device_used_before = -1;  // bytes of the device before the arenas
   std::unique_ptr<Arena> arena;
 
@@ -33,10 +33,10 @@ struct Session {
   Context context() { return {*device, *stream}; }
 };
 
-// Opens the device (of several GPUs, the one numbered `gpu`) and data of `config`, plans a training run and takes its arenas. Makes no
-// collective calls. Throws Error naming the layer and tensor that pass memory.limit.
-std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm,
-                                       int gpu);
+// Opens the device (of several GPUs, the one numbered `gpu`) and data of `config`, plans a training
+// run and takes its arenas. Makes no collective calls. Throws Error naming the layer and tensor
+// that pass memory.limit.
+std::unique_ptr<Session> open_training(const Config& config, const Communicator& comm, int gpu);
 
 // The config with everything that "0: from the data" leaves open.
 Config resolve(Config config, const Dataset& data);

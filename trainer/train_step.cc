@@ -69,8 +69,8 @@ TrainStep::TrainStep(const Config& config, Communicator& comm, const Dataset& da
   }
 }
 
-// Narrows an update to the elements whose optimizer state is here. m, v and 16-bit weights' masters are
-// planned as parts; the other arrays are whole.
+// Narrows an update to the elements whose optimizer state is here. m, v and 16-bit weights' masters
+// are planned as parts; the other arrays are whole.
 void TrainStep::own_part(AdamWParameter& parameter, const Tensor& weight,
                          const Communicator& comm) {
   const auto part = [&](const Tensor& whole) { return part_of(whole, comm.rank(), comm.size()); };

@@ -3,8 +3,9 @@
 //   loss      = sum of losses / n         n: target tokens of the whole global batch, over
 //   gradient  = sum of gradients / n         micro-batches and ranks, counted before backward
 //
-// With parallel.shard_optimizer each rank gets the summed gradients of its part of every weight, updates
-// that part, and all ranks gather the weights; the norm is summed over parts, so in another order.
+// With parallel.shard_optimizer each rank gets the summed gradients of its part of every weight,
+// updates that part, and all ranks gather the weights; the norm is summed over parts, so in another
+// order.
 //
 // A step is queued (start) and its result read later (finish), so that a device that works on its
 // own need not wait for the host between steps: the host reads files and queues one step while the

@@ -7,9 +7,10 @@
 //   communication          | sum 3   | sum 2   | sum 1   | sum 0 |
 //
 // NCCL's order of additions follows from algorithm, protocol and number of channels, which it would
-// choose by size and by what it finds; here they are fixed before it starts, so that equal inputs give
-// equal bits from run to run. What the environment (NCCL_ALGO, NCCL_PROTO, NCCL_MIN_CTAS, ...) says
-// comes first, and NVLink multicast (NCCL_NVLS_ENABLE) is left to it alone: rings do not use it.
+// choose by size and by what it finds; here they are fixed before it starts, so that equal inputs
+// give equal bits from run to run. What the environment (NCCL_ALGO, NCCL_PROTO, NCCL_MIN_CTAS, ...)
+// says comes first, and NVLink multicast (NCCL_NVLS_ENABLE) is left to it alone: rings do not use
+// it.
 #include "comm/nccl.h"
 
 #include <nccl.h>
@@ -34,9 +35,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Thread blocks, one a channel, each of which takes a multiprocessor while a sum runs. Between two H200s
-// 8, 16, 24, 32 of them gave 140, 201, 226, 234 GB/s at 16 MiB and 158, 272, 330, 342 at 1 GiB; what
-// NCCL chooses itself 224 and 329. (LL128 in place of Simple, with 16: 181 and 238.)
+// Thread blocks, one a channel, each of which takes a multiprocessor while a sum runs. Between two
+// H200s 8, 16, 24, 32 of them gave 140, 201, 226, 234 GB/s at 16 MiB and 158, 272, 330, 342 at 1
+// GiB; what NCCL chooses itself 224 and 329. (LL128 in place of Simple, with 16: 181 and 238.)
 constexpr int kChannels = 24;
 
 void check(cudaError_t status, const char* call) {
@@ -136,8 +137,7 @@ class NcclCommunicator : public Communicator {
     // The sums go first where their thread blocks and backward's compete for a multiprocessor.
     int least = 0, most = 0;
     check(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
-    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, most),
-          "cudaStreamCreate");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, most), "cudaStreamCreate");
     check(cudaEventCreateWithFlags(&queued_, cudaEventDisableTiming), "cudaEventCreate");
     int gpu = 0;
     check(cudaGetDevice(&gpu), "cudaGetDevice");
@@ -200,8 +200,8 @@ class NcclCommunicator : public Communicator {
     check(ncclGroupStart(), "ncclGroupStart");
     for (const Tensor& t : values) {
       const Tensor own = part_of(t, rank(), size());
-      check(ncclAllGather(own.data, t.data, static_cast<std::size_t>(own.bytes()), ncclUint8,
-                          comm_, stream_),
+      check(ncclAllGather(own.data, t.data, static_cast<std::size_t>(own.bytes()), ncclUint8, comm_,
+                          stream_),
             "ncclAllGather", comm_);
     }
     check(ncclGroupEnd(), "ncclGroupEnd", comm_);

@@ -13,6 +13,15 @@ import unittest
 from program import COPY, GPT2, MPIEXEC, TILEFOLD, ProgramTest, losses, metrics
 
 
+def runs(pid):
+    """Whether a process is there and not just its exit status."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 class Runs(ProgramTest):
     def test_resume_continues_with_the_same_bits(self):
         for style, text in (("llama", COPY), ("gpt2", GPT2)):
@@ -68,13 +77,46 @@ class Runs(ProgramTest):
             with self.subTest(style):
                 config = self.write(f"{style}.yaml", text.replace("threads: 2", "threads: 1"))
                 one, _ = self.train(config, f"{style}-1")
-                four, _ = self.train(config, f"{style}-4", ranks=4)
+                # Each save compares the ranks' weights, bit by bit.
+                ranks = 8 if style == "llama" else 4
+                four, _ = self.train(config, f"{style}-4", ranks=ranks)
                 self.assertEqual(len(losses(one)), 20)
                 for (step, x, _), (_, y, _) in zip(losses(one), losses(four)):
                     self.assertLessEqual(abs(x - y), 1e-5 * abs(x), f"step {step}")
-                again, _ = self.train(config, f"{style}-4-again", ranks=4)
+                again, _ = self.train(config, f"{style}-4-again", ranks=ranks)
                 self.assertEqual(losses(four), losses(again))
                 self.assertSameState(four, again, 20)
+
+    @unittest.skipUnless(MPIEXEC, "no mpiexec was given")
+    def test_a_rank_that_is_killed_or_stopped_ends_the_run_by_name(self):
+        config = self.write("c.yaml", COPY.replace("steps: 20", "steps: 1000000").replace(
+            "threads: 2", "threads: 1").replace("every: 5", "every: 0").replace("eval_every: 10", "eval_every: 0"))
+        env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   TILEFOLD_HEARTBEAT="4")
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            with self.subTest(how.name):
+                out = self.path(how.name)
+                job = subprocess.Popen(
+                    [MPIEXEC, "--oversubscribe", "--bind-to", "none", "-np", "4", TILEFOLD, "train", config,
+                     "--set", f"run.out={out}"],
+                    env=env, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                self.addCleanup(job.kill)
+                lines = os.path.join(out, "metrics.jsonl")
+                end = time.monotonic() + 30
+                while time.monotonic() < end and not (os.path.exists(lines) and os.path.getsize(lines) > 500):
+                    time.sleep(0.1)
+                ranks = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True,
+                                       text=True).stdout.split()
+                self.assertEqual(len(ranks), 4)
+                start = time.monotonic()
+                os.kill(int(ranks[-1]), how)
+                said, _ = job.communicate(timeout=60)
+                self.assertLess(time.monotonic() - start, 30)
+                self.assertNotEqual(job.returncode, 0)
+                self.assertRegex(said, r"tilefold: rank \d of 4: rank \d on|mpirun noticed that process rank \d")
+                while any(map(runs, ranks)) and time.monotonic() - start < 30:
+                    time.sleep(0.1)  # the launcher may be gone before its last rank
+                self.assertFalse(any(map(runs, ranks)), "a process stayed behind")
 
     @unittest.skipUnless(MPIEXEC, "no mpiexec was given")
     def test_optimizer_state_shared_out_over_ranks(self):

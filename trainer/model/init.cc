@@ -93,8 +93,8 @@ void Model::initialize(Context ctx, Arena& arena, std::uint64_t seed, Shard shar
       // What of it lies here: all, or where it meets the shard's part.
       const std::int64_t begin = to.numel() == p.shape.numel() ? 0 : shard.rank * to.numel();
       const std::int64_t from = std::max(first, begin);
-      const std::int64_t end = std::min(first + static_cast<std::int64_t>(values.size()),
-                                        begin + to.numel());
+      const std::int64_t end =
+          std::min(first + static_cast<std::int64_t>(values.size()), begin + to.numel());
       if (from < end)
         writer.write(to, from - begin,
                      std::span(values).subspan(static_cast<std::size_t>(from - first),
@@ -108,10 +108,10 @@ void Model::refresh(Context ctx, Arena& arena, Shard shard) const {
   for (const Parameter& p : parts_->parameters) {
     if (p.master == kNoTensor || p.master == p.weight) continue;
     const Tensor master = arena.tensor(p.master), weight = arena.tensor(p.weight);
-    ops::copy(ctx, {.src = master,
-                    .dst = master.numel() == weight.numel()
-                               ? weight
-                               : part_of(weight, shard.rank, shard.of)});
+    ops::copy(
+        ctx,
+        {.src = master,
+         .dst = master.numel() == weight.numel() ? weight : part_of(weight, shard.rank, shard.of)});
   }
   if (parts_->weights.rope == kNoTensor) return;
   const Tensor table = arena.tensor(parts_->weights.rope);

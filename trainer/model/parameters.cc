@@ -2,9 +2,9 @@
 // feed-forward half, the last norm, the head's table if it is not the tokens'.
 #include "trainer/model/parameters.h"
 
-#include "base/error.h"
-
 #include <cmath>
+
+#include "base/error.h"
 
 namespace tilefold {
 namespace {
