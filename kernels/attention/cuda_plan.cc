@@ -23,8 +23,7 @@ std::string hopper_refusal(const AttentionProblem& p, int compute_capability) {
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return str("dtype is ", name_of(p.dtype), "; allowed: bf16, f16");
   if (p.d % 8 != 0) return str("d is ", p.d, "; allowed: multiples of 8");
-  const std::int64_t widest = p.backward ? 128 : 256;
-  if (p.d > widest) return str("d is ", p.d, "; allowed: up to ", widest);
+  if (p.d > 256) return str("d is ", p.d, "; allowed: up to 256");
   if (p.options.dropout.p != 0) return str("dropout is ", p.options.dropout.p, "; allowed: 0");
   if (p.seq_q > kLongest || p.seq_k > kLongest)
     return str("seq_q is ", p.seq_q, ", seq_k ", p.seq_k, "; allowed: up to 2^30");

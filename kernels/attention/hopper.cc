@@ -73,7 +73,25 @@ using LaunchBackward = void (*)(const BackwardParams&, int, CUstream_st*);
 template <class Element>
 LaunchBackward backward_of(int width) {
   if (width == 64) return launch_hopper_backward<Element, 64>;
-  return launch_hopper_backward<Element, 128>;
+  if (width == 128) return launch_hopper_backward<Element, 128>;
+  return launch_hopper_wide_backward<Element>;
+}
+
+QueryJobs query_jobs(const AttentionProblem& problem, const AttentionOptions& options,
+                     const PackedDocuments& documents, std::int64_t rows, std::uint32_t* next_job) {
+  QueryJobs jobs;
+  jobs.documents = documents_of(documents);
+  jobs.window = window_of(options);
+  jobs.heads = static_cast<int>(problem.heads);
+  jobs.group = static_cast<int>(problem.heads / problem.kv_heads);
+  jobs.seq_q = static_cast<int>(problem.seq_q);
+  jobs.seq_k = static_cast<int>(problem.seq_k);
+  jobs.tiles_q = static_cast<int>(tiles(problem.max_seq_q, rows));
+  jobs.pairs = (jobs.documents.q ? jobs.documents.count : problem.batch) * problem.heads;
+  const std::int64_t key_bytes = 2 * std::max<std::int64_t>(problem.max_seq_k, 1) * problem.d * 2;
+  jobs.section = std::max<std::int64_t>(1, kSectionBytes / key_bytes) * jobs.group;
+  jobs.next_job = next_job;
+  return jobs;
 }
 
 BackwardParams::Strides strides_of(const ConstTensor& t) {
@@ -109,11 +127,9 @@ void hopper_forward(const AttentionForward& args, int processors, CUstream_st* s
   const int width = padded_width(problem.d);
   const ForwardRow row = forward_row(width);
   ForwardParams p{};
-  p.tiles_q = static_cast<int>(tiles(problem.max_seq_q, row.rows));
-  p.documents = documents_of(args.documents);
-  const std::int64_t sequences = p.documents.q ? p.documents.count : problem.batch;
-  p.pairs = sequences * problem.heads;
-  const std::int64_t jobs = p.pairs * p.tiles_q;
+  std::uint32_t* const next_job = reinterpret_cast<std::uint32_t*>(args.workspace.data());
+  p.jobs = query_jobs(problem, args.options, args.documents, row.rows, next_job);
+  const std::int64_t jobs = p.jobs.pairs * p.jobs.tiles_q;
   if (jobs == 0) return;
   p.q = tile::make_tensor_map(args.q, 64);
   p.k = tile::make_tensor_map(args.k, row.keys);
@@ -125,21 +141,15 @@ void hopper_forward(const AttentionForward& args, int processors, CUstream_st* s
   p.o_batch = args.o.strides[0];
   p.m = args.m.as<float>();
   p.l = args.l.as<float>();
-  p.window = window_of(args.options);
-  p.heads = static_cast<int>(problem.heads);
-  p.group = static_cast<int>(problem.heads / problem.kv_heads);
-  p.seq_q = static_cast<int>(problem.seq_q);
-  p.seq_k = static_cast<int>(problem.seq_k);
   p.d = static_cast<int>(problem.d);
   p.scale = static_cast<float>(effective_scale(args.options, problem.d));
   p.softcap = args.options.softcap;
-  const std::int64_t key_bytes = 2 * std::max<std::int64_t>(problem.max_seq_k, 1) * problem.d * 2;
-  p.section = std::max<std::int64_t>(1, kSectionBytes / key_bytes) * p.group;
   // Jobs of one length need no counter.
-  const bool even = p.window.left == kUnlimited && p.window.right == kUnlimited && !p.documents.q;
-  if (!even) {
-    p.next_job = reinterpret_cast<std::uint32_t*>(args.workspace.data());
-    tile::check(cudaMemsetAsync(p.next_job, 0, sizeof(*p.next_job), stream));
+  if (p.jobs.window.left == kUnlimited && p.jobs.window.right == kUnlimited &&
+      !p.jobs.documents.q) {
+    p.jobs.next_job = nullptr;
+  } else {
+    tile::check(cudaMemsetAsync(next_job, 0, sizeof(*next_job), stream));
   }
   const auto launch =
       problem.dtype == DType::bf16 ? forward_of<bf16>(width) : forward_of<f16>(width);
@@ -165,10 +175,13 @@ void hopper_backward(const AttentionBackward& args, int processors, CUstream_st*
   const BackwardWorkspace work(problem);
   const auto at = [&args](std::int64_t offset) { return args.workspace.data() + offset; };
   BackwardParams p{};
-  const int rows = static_cast<int>(work.rows), keys = BackwardTiles<128>::kKeys;
+  const int rows = static_cast<int>(work.rows);
+  const int keys = width == 256 ? BackwardTiles<256>::kKeys : BackwardTiles<128>::kKeys;
   static_assert(BackwardTiles<64>::kKeys == BackwardTiles<128>::kKeys);
   p.q = tile::make_tensor_map(args.q, rows);
   p.d_o = tile::make_tensor_map(args.d_o, rows);
+  p.dq_out = {tile::make_tensor_map(args.dq, rows), static_cast<std::uint16_t*>(args.dq.data),
+              strides_of(args.dq)};
   p.dk_out = {tile::make_tensor_map(args.dk, keys), static_cast<std::uint16_t*>(args.dk.data),
               strides_of(args.dk)};
   p.dv_out = {tile::make_tensor_map(args.dv, keys), static_cast<std::uint16_t*>(args.dv.data),
@@ -177,10 +190,8 @@ void hopper_backward(const AttentionBackward& args, int processors, CUstream_st*
   p.v = tile::make_tensor_map(args.v, keys);
   p.o_data = static_cast<const std::uint16_t*>(args.o.data);
   p.d_o_data = static_cast<const std::uint16_t*>(args.d_o.data);
-  p.dq_data = static_cast<std::uint16_t*>(args.dq.data);
   p.o_at = strides_of(args.o);
   p.d_o_at = strides_of(args.d_o);
-  p.dq_at = strides_of(args.dq);
   p.m = args.m.as<float>();
   p.l = args.l.as<float>();
   p.stats = reinterpret_cast<float*>(at(work.stats));
@@ -201,6 +212,8 @@ void hopper_backward(const AttentionBackward& args, int processors, CUstream_st*
   p.tiles_of_head = static_cast<std::uint32_t>(work.tiles_of_head);
   const std::int64_t sequences = p.documents.q ? p.documents.count : problem.batch;
   const std::int64_t pairs = sequences * p.key_heads;
+  constexpr std::int64_t kWideRows = 128;  // of a block of the kernel for dQ at width 256
+  p.queries = query_jobs(problem, args.options, args.documents, kWideRows, p.next_job + 1);
   const std::int64_t pair_bytes = problem.max_seq_q * p.group * problem.d * (2 + 2 + 4);
   p.section = std::max(kSectionPairs,
                        kSectionBytes / std::max<std::int64_t>(1, pair_bytes));  // q, d_o, dq_sum
@@ -210,7 +223,8 @@ void hopper_backward(const AttentionBackward& args, int processors, CUstream_st*
   p.scale = static_cast<float>(effective_scale(args.options, problem.d));
   p.softcap = args.options.softcap;
   p.ordered = args.options.deterministic;
-  const std::int64_t jobs = pairs * p.tiles_k;
+  const std::int64_t jobs =
+      std::max(pairs * p.tiles_k, width == 256 ? p.queries.pairs * p.queries.tiles_q : 0);
   const auto launch =
       problem.dtype == DType::bf16 ? backward_of<bf16>(width) : backward_of<f16>(width);
   launch(p, static_cast<int>(std::min<std::int64_t>(processors, jobs)), stream);

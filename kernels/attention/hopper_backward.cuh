@@ -28,116 +28,9 @@
 #pragma once
 
 #include "kernels/attention/hopper_backward_feed.cuh"
-#include "kernels/ptx/math.cuh"
 #include "kernels/tile/product.cuh"
-#include "kernels/tile/softmax.cuh"
 
 namespace tilefold::attention {
-
-// What one step knows of its scores: Sᵀ in raw units becomes P, dPᵀ becomes dS.
-template <class Shared>
-struct Step {
-  const BackwardParams& p;
-  const BackwardJob& job;
-  const typename Shared::Stats& stats;
-  int head, query_tile;
-  int key;  // first of the warpgroup, in the document
-  static constexpr int kRows = Shared::kRows;
-  using F = tile::Fragment<kRows>;
-
-  // Both of a thread's column pair, for columns 8 g and on.
-  __device__ __forceinline__ float2 at(const float* row, int g) const {
-    return reinterpret_cast<const float2*>(row + tile::first_column())[4 * g];
-  }
-
-  // The maximum of a query, by its column from the thread's first; 0 where no key is seen.
-  __device__ __forceinline__ float maximum(int column) const {
-    const float* m = p.m + (static_cast<std::int64_t>(job.batch) * p.heads + head) * p.seq_q +
-                     job.at.q_begin + query_tile * kRows;
-    const float top =
-        m[min(tile::first_column() + column, job.at.q_count - query_tile * kRows - 1)];
-    return top == tile::negative_infinity() ? 0 : top;
-  }
-
-  __device__ __forceinline__ bool needs_mask() const {
-    return query_tile < job.whole.first || query_tile > job.whole.last;
-  }
-
-  __device__ __forceinline__ void mask(F& s) const {
-    const Diagonal& d = job.diagonal;
-    const int j = key + tile::first_row();
-    const int i = j - d.off - query_tile * kRows;  // the diagonal's column
-    if (query_tile < job.whole.first) tile::hide_before(s, i - d.right, i + 8 - d.right);
-    if (query_tile > job.whole.last) {
-      const int none = -1, k_count = job.at.k_count;  // for keys beyond the document
-      tile::hide_after(s, j < k_count ? i + d.left : none, j + 8 < k_count ? i + 8 + d.left : none);
-    }
-  }
-
-  // Scores times `unit` are natural.
-  __device__ __forceinline__ void exponentials(F& s, float unit, bool huge) const {
-    if (!huge) {
-      const float c = unit * tile::kLog2e;
-#pragma unroll
-      for (int g = 0; g < kRows / 8; ++g) {
-        const float2 offset = at(stats.offset, g);
-#pragma unroll
-        for (int r = 4 * g; r < 4 * g + 4; ++r)
-          s.x[r] = ptx::exp2(fmaf(s.x[r], c, r % 2 ? -offset.y : -offset.x));
-      }
-      return;
-    }
-    // The maximum is subtracted first; the offsets are log2 l alone, +inf where p is zero.
-#pragma unroll
-    for (int g = 0; g < kRows / 8; ++g) {
-      const float2 offset = at(stats.offset, g);
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const float shift = maximum(8 * g + odd);
-#pragma unroll
-        for (int r = 4 * g + odd; r < 4 * g + 4; r += 2)
-          s.x[r] =
-              ptx::exp2(fmaf(s.x[r] * unit - shift, tile::kLog2e, odd ? -offset.y : -offset.x));
-      }
-    }
-  }
-
-  // Scores in raw units become capped scores in natural units.
-  __device__ __forceinline__ void cap(F& s) const {
-    const float inner = p.scale / p.softcap;
-#pragma unroll
-    for (int r = 0; r < F::kCount; ++r) s.x[r] = p.softcap * tile::tanh_accurate(s.x[r] * inner);
-  }
-
-  __device__ __forceinline__ void gradients(const F& probabilities, F& dp) const {
-#pragma unroll
-    for (int g = 0; g < kRows / 8; ++g) {
-      const float2 d = at(stats.d, g);
-#pragma unroll
-      for (int r = 4 * g; r < 4 * g + 4; ++r)
-        dp.x[r] = probabilities.x[r] * (dp.x[r] - (r % 2 ? d.y : d.x));
-    }
-  }
-
-  // dS of capped scores t: times 1 - (t / cap)^2, with t from its probability.
-  __device__ __forceinline__ void slopes(const F& probabilities, F& ds, bool huge) const {
-    const float base = 1 / p.softcap, unit = tile::kLn2 / p.softcap;
-#pragma unroll
-    for (int g = 0; g < kRows / 8; ++g) {
-      const float2 offset = at(stats.offset, g);
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const float shift = huge ? maximum(8 * g + odd) * base : 0.f;
-#pragma unroll
-        for (int r = 4 * g + odd; r < 4 * g + 4; r += 2) {
-          const float t =
-              fmaf(ptx::log2(probabilities.x[r]) + (odd ? offset.y : offset.x), unit, shift);
-          ds.x[r] = probabilities.x[r] > 0 ? ds.x[r] * (1 - t * t) : 0.f;
-        }
-      }
-    }
-  }
-};
 
 template <class Element, int kWidth>
 __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const BackwardParams& p,
@@ -150,7 +43,6 @@ __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const 
   const int dq_row = kRows > 64 ? own : 0, dq_column = kRows > 64 ? 0 : own;
 
   tile::RingPlace<2> jobs, place;
-  tile::RingPlace<1> key_place;
   tile::Fragment<kWidth> dk, dv;
   // A part for each step, and two more at the end of each job.
   const auto part_place = [&] { return tile::RingPlace<2>{place.count + 2 * jobs.count}; };
@@ -170,17 +62,15 @@ __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const 
 
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
-    const BackwardJob& job = shared.job[jobs.stage()];
+    const KeyJob& job = shared.job[jobs.stage()];
     if (job.key < 0) break;
     dk.clear();
     dv.clear();
     StepPlace at(job, p.group);
-    const bool any = at.more();
-    if (any) {
-      key_place.wait_full(shared.k_ring);
-      key_place.wait_full(shared.v_ring);
-    }
-    for (; at.more(); at.next(job)) {
+    const tile::RingPlace<1> key_place{jobs.count};
+    key_place.wait_full(shared.k_ring);
+    key_place.wait_full(shared.v_ring);
+    for (; at.more(); at.next(job, p.group)) {
       tile::Fragment<kRows> s, dp;
       tile::Packed<kRows> packed_p, packed_ds;
       tile::Fragment<64> dq;
@@ -189,7 +79,7 @@ __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const 
       const auto& d_o = shared.d_o[stage];
       auto& ds = shared.ds[stage];
       const auto& stats = shared.stats[stage];
-      const Step<Shared> step{p, job, stats, at.head, at.tile, job.key + own};
+      const Step<kRows> step{p, job, stats, at.head, at.tile, job.key + own};
 
       place.wait_full(shared.q_ring);
       tile::begin_products();
@@ -230,18 +120,15 @@ __device__ void consume_backward(BackwardShared<Element, kWidth>& shared, const 
       part_place().wait_empty(shared.part_ring);
 #pragma unroll
       for (int r = 0; r < 8; ++r)
-        shared.part[stage].x[group][r][tile::group_thread()] =
+        shared.part[stage].x[group][tile::group_thread() / 32][r][tile::lane()] =
             make_float4(dq.x[4 * r], dq.x[4 * r + 1], dq.x[4 * r + 2], dq.x[4 * r + 3]);
       send(part_place());
       tile::wait_products<0>();
       place.release(shared.q_ring);
       place.next();
     }
-    if (any) {
-      key_place.release(shared.k_ring);
-      key_place.release(shared.v_ring);
-      key_place.next();
-    }
+    key_place.release(shared.k_ring);
+    key_place.release(shared.v_ring);
     tile::RingPlace<2> last = part_place();
     send_keys(last, dv);
     dk.scale(p.scale);
@@ -258,7 +145,8 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   auto& shared = *reinterpret_cast<BackwardShared<Element, kWidth>*>(memory);
   constexpr int kConsumerWarps = 4 * kBackwardGroups;
   if (threadIdx.x == 0) {
-    for (const CUtensorMap* map : {&p.q, &p.k, &p.v, &p.d_o, &p.dk_out.map, &p.dv_out.map})
+    for (const CUtensorMap* map :
+         {&p.q, &p.k, &p.v, &p.d_o, &p.dq_out.map, &p.dk_out.map, &p.dv_out.map})
       ptx::prefetch_tensor_map(map);
     shared.jobs.init(1, kConsumerWarps + 3);
     shared.q_ring.init(1, kConsumerWarps);
@@ -268,6 +156,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     shared.v_ring.init(1, kConsumerWarps);
     ptx::mbarrier_init(&shared.patch, 1);
     ptx::mbarrier_init(&shared.want, 1);
+    for (std::uint64_t& sum : shared.sum) ptx::mbarrier_init(&sum, 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
@@ -278,7 +167,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     if (warp == 0) {
       produce_backward<Element, kWidth>(shared, p);
     } else if (warp == 1) {
-      schedule_backward<Element, kWidth>(shared, p);
+      schedule_keys<BackwardTiles<kWidth>>(shared, p);
     } else {
       write_parts<Element, kWidth>(shared, p, static_cast<std::uint32_t>(warp - 2));
     }
@@ -303,7 +192,6 @@ void launch_hopper_backward(const BackwardParams& params, int blocks, CUstream_s
   if (params.seq_k > 0)
     tile::launch(hopper_backward<Element, kWidth>, {blocks, kBackwardThreads, sizeof(Shared)},
                  stream, params);
-  if (rows.blocks > 0) tile::launch(finish_backward<Element, kWidth>, rows, stream, params);
 }
 
 }  // namespace tilefold::attention

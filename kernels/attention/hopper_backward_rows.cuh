@@ -1,4 +1,4 @@
-// The kernels before and after the gradients': one block for each query tile.
+// The kernel before the gradients': one block for each query tile.
 #pragma once
 
 #include "base/dtype.h"
@@ -55,14 +55,15 @@ __device__ inline float dot8(const uint4& a, const uint4& b) {
   return sum;
 }
 
-// stats, and turn = 0; dq_sum = 0 where blocks add in any order.
+// stats; dq = 0 where no key is seen. Up to width 128 also turn = 0, and dq_sum = 0 where blocks
+// add in any order.
 template <class Element, int kWidth>
 __global__ void __launch_bounds__(kRowThreads)
     prepare_backward(const __grid_constant__ BackwardParams p) {
   constexpr int kRows = BackwardTiles<kWidth>::kRows;
   constexpr int kLanes = kWidth / 8;  // a row, 16 bytes each
   constexpr int kStep = kRowThreads / kLanes, kSteps = kRows / kStep;
-  if (blockIdx.x == 0 && threadIdx.x == 0) *p.next_job = 0;
+  if (blockIdx.x == 0 && threadIdx.x < 2) p.next_job[threadIdx.x] = 0;
   const RowBlock b = row_block<kRows>(p);
   if (b.row >= b.at.q_count) return;
   const int column = static_cast<int>(threadIdx.x) % kLanes * 8;
@@ -98,7 +99,6 @@ __global__ void __launch_bounds__(kRowThreads)
   if (own < kRows)
     stats[own] = l > 0 ? log2f(l) + (huge ? 0.f : m * tile::kLog2e) : -tile::negative_infinity();
   if (own < 4) stats[2 * kRows + own] = huge ? 1.f : 0.f;
-  if (own == 0) p.turn[b.tile] = 0;
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     float sum = dot8<Element>(x[i], y[i]);
@@ -107,62 +107,18 @@ __global__ void __launch_bounds__(kRowThreads)
       sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
     if (column == 0) stats[kRows + first + i * kStep] = sum;
   }
-  if (p.ordered) return;
-  auto* sums = reinterpret_cast<float4*>(p.dq_sum + b.tile * (kRows * kWidth));
-  for (int i = own; i < kRows * kWidth / 4; i += kRowThreads) sums[i] = make_float4(0, 0, 0, 0);
-}
-
-// The four lanes of a quad hold x[i] of four matrices each; afterwards lane q holds the four words
-// of matrix q.
-__device__ __forceinline__ uint4 transpose_quad(const std::uint32_t (&x)[4]) {
-  const int q = tile::lane() % 4;
-  std::uint32_t y[4];
-  // Rotations: word r of lane q goes to lane r; each round moves words whose lanes differ by
-  // `turn`.
-#pragma unroll
-  for (int turn = 0; turn < 4; ++turn) {
-    const int from = q ^ turn;  // this lane receives lane from's word q, and sends word q ^ turn
-    const std::uint32_t send = from == 0 ? x[0] : from == 1 ? x[1] : from == 2 ? x[2] : x[3];
-    const std::uint32_t got = __shfl_xor_sync(0xffffffffu, send, turn);
-    y[0] = from == 0 ? got : y[0];
-    y[1] = from == 1 ? got : y[1];
-    y[2] = from == 2 ? got : y[2];
-    y[3] = from == 3 ? got : y[3];
-  }
-  return make_uint4(y[0], y[1], y[2], y[3]);
-}
-
-// dq = scale dq_sum, or 0 where no key is seen.
-template <class Element, int kWidth>
-__global__ void __launch_bounds__(kRowThreads)
-    finish_backward(const __grid_constant__ BackwardParams p) {
-  constexpr int kRows = BackwardTiles<kWidth>::kRows;
-  const RowBlock b = row_block<kRows>(p);
-  if (b.row >= b.at.q_count) return;
   const Range seen = keys_seen(b.at, p.window, b.row, kRows);
-  const int group = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
-  const auto* sum = reinterpret_cast<const float4*>(p.dq_sum + b.tile * (kRows * kWidth)) +
-                    group * 8 * tile::kWarpgroup + tile::group_thread();
-  float4 x[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    x[i] = seen.first <= seen.last ? __ldcs(sum + i * tile::kWarpgroup) : make_float4(0, 0, 0, 0);
-  const int row = b.row + (kRows > 64 ? 64 * group : 0) + tile::first_row();
-  const int column = (kRows > 64 ? 0 : 64 * group) + tile::lane() % 4 * 8;
-  std::uint16_t* dq = p.dq_data + b.batch * p.dq_at.batch + b.head * p.dq_at.head +
-                      (static_cast<std::int64_t>(b.at.q_begin) + row) * p.dq_at.row + column;
-#pragma unroll
-  for (int i = 0; i < 8; i += 4) {
-    std::uint32_t upper[4], lower[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      upper[j] = ptx::pack<Element>(x[i + j].x * p.scale, x[i + j].y * p.scale);
-      lower[j] = ptx::pack<Element>(x[i + j].z * p.scale, x[i + j].w * p.scale);
-    }
-    const uint4 up = transpose_quad(upper), low = transpose_quad(lower);
-    if (column + 8 * i >= p.d) continue;
-    if (row < b.at.q_count) *reinterpret_cast<uint4*>(dq + 8 * i) = up;
-    if (row + 8 < b.at.q_count) *reinterpret_cast<uint4*>(dq + 8 * p.dq_at.row + 8 * i) = low;
+  if (seen.last < seen.first && column < p.d) {
+    std::uint16_t* dq = p.dq_out.data + b.batch * p.dq_out.at.batch + b.head * p.dq_out.at.head +
+                        row * p.dq_out.at.row + column;
+    for (int at = first; at < min(count, kRows); at += kStep)
+      *reinterpret_cast<uint4*>(dq + at * p.dq_out.at.row) = uint4{};
+  }
+  if constexpr (kWidth <= 128) {
+    if (own == 0) p.turn[b.tile] = 0;
+    if (p.ordered) return;
+    auto* sums = reinterpret_cast<float4*>(p.dq_sum + b.tile * (kRows * kWidth));
+    for (int i = own; i < kRows * kWidth / 4; i += kRowThreads) sums[i] = make_float4(0, 0, 0, 0);
   }
 }
 

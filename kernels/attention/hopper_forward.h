@@ -6,8 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/attention/geometry.cuh"
-#include "kernels/attention/hopper_tiles.h"
+#include "kernels/attention/hopper_jobs.h"
 
 struct CUstream_st;
 
@@ -22,15 +21,9 @@ struct ForwardParams {
   std::int64_t o_row, o_head, o_batch;  // strides in elements
   float* m;                             // [batch, heads, seq_q]
   float* l;                             // [batch, heads, seq_q]
-  Documents documents;
-  Window window;
-  int heads, group;  // query heads a key head
-  int seq_q, seq_k, d;
-  float scale, softcap;     // softcap 0: none
-  int tiles_q;              // query tiles of the longest document
-  std::int64_t pairs;       // (batch or document) x heads
-  std::int64_t section;     // pairs whose tiles are taken together
-  std::uint32_t* next_job;  // zeroed; null: jobs by block index
+  QueryJobs jobs;
+  int d;
+  float scale, softcap;  // softcap 0: none
 };
 
 // kWidth: d padded to 64, 128 or 256. Queues the kernel on `blocks` blocks.

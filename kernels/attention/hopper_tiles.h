@@ -16,18 +16,22 @@ template <int kWidth>
 struct ForwardTiles;
 template <>
 struct ForwardTiles<64> {
-  static constexpr int kGroups = 3, kKeys = 128, kStages = 4, kFeeder = 32, kConsumer = 160;
+  static constexpr int kGroups = 3, kKeys = 128, kStages = 4, kQueryStages = 2;
+  static constexpr int kFeeder = 32, kConsumer = 160;
 };
 template <>
 struct ForwardTiles<128> {
-  static constexpr int kGroups = 2, kKeys = 128, kStages = 2, kFeeder = 40, kConsumer = 232;
+  static constexpr int kGroups = 2, kKeys = 128, kStages = 2, kQueryStages = 2;
+  static constexpr int kFeeder = 40, kConsumer = 232;
 };
 template <>
 struct ForwardTiles<256> {
-  static constexpr int kGroups = 2, kKeys = 80, kStages = 2, kFeeder = 40, kConsumer = 232;
+  static constexpr int kGroups = 2, kKeys = 64, kStages = 2, kQueryStages = 1;
+  static constexpr int kFeeder = 40, kConsumer = 232;
 };
 
-// Backward: K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224 KiB both.
+// Backward: K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224 KiB at 64 and
+// 128.
 // Registers of a consumer thread, of 240: scores, dP, dK, dV; then p and dS packed, dQ.
 //   d 64    64 + 64 + 32 + 32
 //   d 128   32 + 32 + 64 + 64
@@ -40,6 +44,13 @@ struct BackwardTiles<64> {
 template <>
 struct BackwardTiles<128> {
   static constexpr int kRows = 64, kKeys = 128;
+};
+// dK and dV of 64 keys, a warpgroup each: 128 registers a thread, with scores, p (or dS) packed and
+// p from the other 32 + 16 + 32; K, V, two stages of Q and dO, two of p: 225 KiB. dQ of 64 queries
+// a warpgroup 128 + 32 + 32 + 16; Q and dO of both, two stages of K, one of V: 224 KiB.
+template <>
+struct BackwardTiles<256> {
+  static constexpr int kRows = 64, kKeys = 64;
 };
 
 // 64, 128 or 256: the width that d is padded to.

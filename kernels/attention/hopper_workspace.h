@@ -13,7 +13,7 @@ constexpr std::int64_t kForwardWorkspace = 256;  // the job counter
 // Offsets in bytes; each part starts at a multiple of 256.
 struct BackwardWorkspace {
   std::int64_t rows, tiles_of_head;  // query rows a tile; tiles that a head has room for
-  std::int64_t next_job, turn, stats, dq_sum, bytes;
+  std::int64_t next_job, stats, turn, dq_sum, bytes;
 
   explicit BackwardWorkspace(const AttentionProblem& p) {
     const std::int64_t width = padded_width(p.d);
@@ -26,10 +26,10 @@ struct BackwardWorkspace {
       end += (size + 255) / 256 * 256;
       return begin;
     };
-    next_job = part(4);
-    turn = part(tiles * 4);
+    next_job = part(8);
     stats = part(tiles * (2 * rows + 4) * 4);
-    dq_sum = part(tiles * rows * width * 4);
+    turn = part(width <= 128 ? tiles * 4 : 0);
+    dq_sum = part(width <= 128 ? tiles * rows * width * 4 : 0);
     bytes = end;
   }
 };

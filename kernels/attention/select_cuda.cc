@@ -117,13 +117,16 @@ constexpr std::array kHopper = {
         "two warpgroups keep scores, p and O (160 registers a thread) of 128 rows"},
     Row{tiled, AttentionKernel::hopper, "hopper", false, 256, 64 * ForwardTiles<256>::kGroups,
         ForwardTiles<256>::kKeys, "compute capability 9.0, 16 bits",
-        "O alone takes 128 registers a thread; 80 keys fill the shared memory"},
+        "O alone takes 128 registers a thread; 64 keys leave room for O on its way out"},
     Row{tiled, AttentionKernel::hopper, "hopper", true, 64, BackwardTiles<64>::kRows,
         BackwardTiles<64>::kKeys, "compute capability 9.0, 16 bits",
         "dK and dV stay in registers; dQ's parts are added in a fixed order"},
     Row{tiled, AttentionKernel::hopper, "hopper", true, 128, BackwardTiles<128>::kRows,
         BackwardTiles<128>::kKeys, "compute capability 9.0, 16 bits",
         "dK and dV stay in registers; dQ's parts are added in a fixed order"},
+    Row{tiled, AttentionKernel::hopper, "hopper", true, 256, BackwardTiles<256>::kRows,
+        BackwardTiles<256>::kKeys, "compute capability 9.0, 16 bits",
+        "dK and dV of 64 keys fill the registers; dQ in a kernel of its own, 128 x 64"},
 };
 constexpr std::array kPortable = {
     Row{tiled, AttentionKernel::portable, "tiled", false, kWidest, 128, 64,

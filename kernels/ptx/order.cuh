@@ -20,4 +20,15 @@ __device__ __forceinline__ void store_release(std::uint32_t* counter, std::uint3
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 
+// Returns what was there.
+__device__ __forceinline__ std::uint32_t add_acquire_release(std::uint32_t* counter,
+                                                             std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(value)
+               : "memory");
+  return before;
+}
+
 }  // namespace tilefold::ptx

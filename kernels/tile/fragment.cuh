@@ -67,13 +67,17 @@ struct Packed {
   std::uint32_t a[kSteps][4];
 };
 
-template <class Element, int kColumns>
-__device__ __forceinline__ void pack(Packed<kColumns>& to, const Fragment<kColumns>& from) {
+// Columns column .. column + kColumns - 1 of a fragment; `column` is a multiple of 16.
+template <class Element, int kColumns, int kFrom>
+__device__ __forceinline__ void pack(Packed<kColumns>& to, const Fragment<kFrom>& from,
+                                     int column = 0) {
+  static_assert(kColumns <= kFrom);
 #pragma unroll
   for (int s = 0; s < Packed<kColumns>::kSteps; ++s)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      to.a[s][i] = ptx::pack<Element>(from.x[8 * s + 2 * i], from.x[8 * s + 2 * i + 1]);
+      to.a[s][i] = ptx::pack<Element>(from.x[column / 2 + 8 * s + 2 * i],
+                                      from.x[column / 2 + 8 * s + 2 * i + 1]);
 }
 
 // Into rows row .. row + 63 of a tile, from column 0. A row is 128 bytes at a multiple of 128, so

@@ -22,12 +22,12 @@ __device__ __forceinline__ Integer uniform(Integer value) {
   return static_cast<Integer>(__reduce_or_sync(0xffffffffu, static_cast<unsigned>(value)));
 }
 
-__device__ __forceinline__ int block_warp() { return uniform(static_cast<int>(threadIdx.x) / 32); }
+__device__ __forceinline__ int block_warp() { return static_cast<int>(uniform(threadIdx.x / 32)); }
 __device__ __forceinline__ int block_warpgroup() {
-  return uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  return static_cast<int>(uniform(threadIdx.x / kWarpgroup));
 }
-__device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ __forceinline__ int group_thread() { return static_cast<int>(threadIdx.x) % kWarpgroup; }
+__device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x % 32); }
+__device__ __forceinline__ int group_thread() { return static_cast<int>(threadIdx.x % kWarpgroup); }
 
 // All threads of one warpgroup; `id` is a named barrier that no other warpgroup uses.
 __device__ __forceinline__ void sync_warpgroup(int id) { ptx::named_barrier_sync(id, kWarpgroup); }

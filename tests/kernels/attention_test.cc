@@ -43,7 +43,7 @@ TEST_CASE("every option on both kinds of kernel and all types") {
   if (!gpu) return;
   for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
     for (const Layout layout : {Layout::aligned, Layout::padded})
-      for (const std::int64_t d : {64, 128, 40})
+      for (const std::int64_t d : {64, 128, 256, 40})
         for (int option = 0; option < kOptions; ++option) {
           Problem p = problem(1, 150, 190, 2, 1, d, dtype, layout);
           set_option(p, option);
@@ -66,14 +66,14 @@ TEST_CASE("lengths about the tiles, rows without keys, grouped heads") {
                                                                                  {257, 100},
                                                                                  {100, 257},
                                                                                  {239, 1}}})
-    for (const std::int64_t d : {64, 128}) {
+    for (const std::int64_t d : {64, 128, 256}) {
       Problem p = problem(2, seq_q, seq_k, 4, 2, d, DType::bf16, Layout::aligned);
       p.options.causal = true;
       agrees(gpu.context(), p);
     }
 }
 
-TEST_CASE("every width that the wide forward kernel takes, backward on the portable one") {
+TEST_CASE("every width of the widest row") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;
   for (const std::int64_t d : {136, 192, 256}) {
@@ -96,7 +96,7 @@ TEST_CASE("packed documents: empty ones, tails that belong to none") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;
   for (const DType dtype : {DType::bf16, DType::f32})
-    for (const std::int64_t d : {64, 128})
+    for (const std::int64_t d : {64, 128, 256})
       for (const bool causal : {false, true}) {
         Problem p = problem(1, 400, 420, 4, 2, d, dtype, Layout::aligned);
         p.cu_q = {0, 0, 100, 101, 330, 370}, p.cu_k = {0, 20, 130, 131, 131, 400};
@@ -136,7 +136,7 @@ TEST_CASE("huge scores leave rows one-hot, not NaN") {
 TEST_CASE("same bits again and again, beside a busy second stream") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;
-  for (const std::int64_t d : {64, 128}) {
+  for (const std::int64_t d : {64, 128, 256}) {
     Problem p = problem(2, 600, 600, 4, 2, d, DType::bf16, Layout::aligned);
     p.options.causal = true;
     const Inputs inputs = normal_inputs(p, 5);

@@ -1,5 +1,7 @@
 """Correctness of the CUDA attention kernels against float64 on the GPU, option by option.
-usage: check.py LIBRARY [quick]
+usage: check.py LIBRARY [quick | few | repeat | large]
+quick: no other widths and lengths; few: for compute-sanitizer; repeat: the same bits 1,000 times beside a busy second
+stream; large: tensors of more than 2^31 elements
 
 Rule: error <= 2x the largest error of a plain computation with float32 scores and p, dS and results rounded to
 the type, plus 4 eps(float32) times the formula on absolute values and 2 eps(dtype) times the reference."""
@@ -90,7 +92,7 @@ def make(B, Sq, Sk, H, G, D, dtype=torch.bfloat16, factor=1.0, cu=None, causal=F
 
 def cases(quick):
     both = (torch.bfloat16, torch.float16)
-    for D in (64, 128):
+    for D in (64, 128, 256):
         yield f'small d{D}', make(1, 128, 128, 1, 1, D)
         yield f'one block of four d{D}', make(1, 512, 512, 2, 2, D)
         yield f'causal d{D}', make(2, 512, 512, 2, 2, D, causal=True)
@@ -112,19 +114,74 @@ def cases(quick):
         yield f'scale d{D}', make(1, 200, 200, 2, 2, D, scale=0.37)
     if quick: return
     for D in (8, 40, 80, 96): yield f'width {D}', make(2, 200, 300, 2, 1, D, causal=True)
-    for D in (136, 192, 256):
-        yield f'width {D}', make(2, 500, 600, 2, 1, D, causal=True, backward=False)
-        yield f'width {D} full', make(1, 300, 333, 2, 2, D, backward=False)
-        yield f'width {D} f16 window', make(1, 700, 700, 2, 2, D, dtype=torch.float16, window=(50, 60), backward=False)
-        yield f'width {D} documents', make(1, 800, 900, 4, 2, D, causal=True, cu=([0, 100, 100, 333, 640, 777], [0, 90, 200, 433, 740, 877]), backward=False)
-    for n in (1, 2, 15, 17, 63, 65, 127, 129, 191, 193, 255, 257): yield f'length {n}', make(1, n, n, 2, 2, 64, causal=True)
+    for D in (136, 192):
+        yield f'width {D}', make(2, 500, 600, 2, 1, D, causal=True)
+        yield f'width {D} full', make(1, 300, 333, 2, 2, D)
+        yield f'width {D} f16 window', make(1, 700, 700, 2, 2, D, dtype=torch.float16, window=(50, 60))
+        yield f'width {D} documents', make(1, 800, 900, 4, 2, D, causal=True, cu=([0, 100, 100, 333, 640, 777], [0, 90, 200, 433, 740, 877]))
+    for n in (1, 2, 15, 17, 63, 65, 127, 129, 191, 193, 255, 257): 
+        for D in (64, 128, 256): yield f'length {n} d{D}', make(1, n, n, 2, 2, D, causal=True)
     yield 'keys 1', make(1, 239, 1, 2, 2, 64)
     yield 'keys 5000', make(1, 1, 5000, 8, 1, 128, causal=True)
     yield 'many heads', make(600, 4, 4, 120, 120, 64)
 
+def few():
+    for D in (64, 128, 256):
+        yield f'documents d{D}', make(1, 400, 450, 4, 2, D, causal=True, cu=([0, 100, 100, 333, 390], [0, 90, 200, 333, 440]))
+        yield f'window d{D}', make(1, 300, 290, 2, 1, D, window=(40, 30))
+
+def any_order(a):
+    """The same gradients in any order: dK and dV to the bit, dQ but for the order of its sum."""
+    dq, dk, dv = (t.clone() for t in (a.dq, a.dk, a.dv))
+    for t in (a.dq, a.dk, a.dv): t.fill_(float('nan'))
+    a.b.deterministic = 0; a.backward(); torch.cuda.synchronize()
+    bad = [n for n, x, y in (('dk', a.dk, dk), ('dv', a.dv, dv)) if not torch.equal(x.view(torch.int16), y.view(torch.int16))]
+    eps = 2 ** -8 if dq.dtype == torch.bfloat16 else 2 ** -11
+    ok = (a.dq.double() - dq.double()).abs().max() <= 2 * eps * dq.double().abs().max() if dq.numel() else True
+    return [f'{n}: other bits in any order' for n in bad] + ([] if bool(ok) else ['dq: other in any order'])
+
+def repeat(lib, times=1000):
+    """The same bits again and again while a second stream keeps the processors and the memory busy."""
+    side = torch.cuda.Stream(); big = torch.randn(2048, 2048, device='cuda', dtype=torch.bfloat16); worst = 0
+    for D in (64, 128, 256):
+        x, _ = make(2, 900, 900, 4, 2, D, causal=True)
+        a = Attention(lib, x['q'], x['k'], x['v'], x['do'], True)
+        names = ('o', 'm', 'l', 'dq', 'dk', 'dv'); first = None; other = torch.zeros((), dtype=torch.int64, device='cuda')
+        for i in range(times):
+            with torch.cuda.stream(side):
+                if i % 2 == 0: big @ big
+                else: big.clone()
+            for n in names: getattr(a, n).fill_(float('nan'))
+            a.forward(); a.backward()
+            if first is None: first = [getattr(a, n).clone() for n in names]
+            for n, t in zip(names, first):
+                kind = torch.int16 if t.dtype != torch.float32 else torch.int32
+                other += (getattr(a, n).view(kind) != t.view(kind)).sum()
+        torch.cuda.synchronize(); worst += int(other)
+        print(f'd {D}: {times} repeats of forward and backward, {int(other)} elements with other bits', flush=True)
+    return worst != 0
+
+def large(lib):
+    """The end of tensors above 2^31 elements; a window keeps what its rows and keys depend on near."""
+    failed = False
+    for D, H in ((64, 4), (128, 2), (256, 1)):
+        n = 2 ** 23 + 8192; x, _ = make(1, n, n, H, H, D, causal=True, window=(100, 0))
+        a = Attention(lib, x['q'], x['k'], x['v'], x['do'], True, (100, 0)); a.forward(); a.backward(); torch.cuda.synchronize()
+        cut = {t: x[t][:, n - 1024:].clone() for t in ('q', 'k', 'v', 'do')}
+        want = {k: reference(cut['q'], cut['k'], cut['v'], cut['do'], True, (100, 0), 0, 0, None, None, k) for k in ('exact', 'low')}
+        for name in ('o', 'dq', 'dk', 'dv'):
+            g, w, low = getattr(a, name)[:, n - 512:].double(), want['exact'][name][:, 512:], want['low'][name][:, 512:]
+            e, allowed = float((g - w).abs().max()), 2 * float((low - w).abs().max()) + 2 ** -7 * float(w.abs().max())
+            nan = sum(int(t.isnan().sum()) for t in getattr(a, name).view(-1).split(2 ** 28)); failed |= not e <= allowed or nan > 0
+            print(f'd {D}: {g.shape[2] * n * D / 2 ** 31:.3f} x 2^31 elements, {name}: error {e:.3g}, allowed {allowed:.3g}, nan {nan}', flush=True)
+        del x, a
+    return failed
+
 def main():
     lib = load(sys.argv[1]); quick = 'quick' in sys.argv[2:]; good = total = 0
-    for name, (x, backward) in cases(quick):
+    if 'repeat' in sys.argv[2:]: return repeat(lib)
+    if 'large' in sys.argv[2:]: return large(lib)
+    for name, (x, backward) in few() if 'few' in sys.argv[2:] else cases(quick):
         total += 1
         try:
             a = Attention(lib, x['q'], x['k'], x['v'], x['do'] if backward else None, x['causal'], x['window'], x['scale'], x['softcap'], x['cu_q'], x['cu_k'])
@@ -133,6 +190,7 @@ def main():
             q, k, v, do = (x[t].nan_to_num(0) for t in ('q', 'k', 'v', 'do'))
             if name == 'many heads': ok = all(bool(torch.isfinite(getattr(a, t)).all()) for t in ('o', 'dq', 'dk', 'dv')); bad, worst = ([] if ok else ['not finite']), 0
             else: bad, worst = compare(a, (q, k, v, do, x['causal'], x['window'], x['scale'], x['softcap'], x['cu_q'], x['cu_k']), backward)
+            if backward: bad += any_order(a)
         except RuntimeError as e:
             bad, worst = [str(e).replace('\n', ' ')[:200]], 0
             if 'CUDA' in bad[0] and 'error' in bad[0]: print(name, '|', bad[0], flush=True); break

@@ -44,15 +44,13 @@ def main():
                     o = f(); row[name + '_fwd'] = flops / time(f) / 1e9
                     row[name + '_bwd'] = 2.5 * flops / time(lambda: torch.autograd.grad(o, x, gt, retain_graph=True)) / 1e9
             except RuntimeError: pass
-        backward = d <= 128
-        ours = Attention(lib, q, k, v, g if backward else None, causal=bool(causal))
+        ours = Attention(lib, q, k, v, g, causal=bool(causal))
         row['fwd'] = flops / time(ours.forward) / 1e9
-        if backward:
-            row['bwd'] = 2.5 * flops / time(ours.backward) / 1e9
-            ours.b.deterministic = 0; row['bwd_any_order'] = 2.5 * flops / time(ours.backward) / 1e9
+        row['bwd'] = 2.5 * flops / time(ours.backward) / 1e9
+        ours.b.deterministic = 0; row['bwd_any_order'] = 2.5 * flops / time(ours.backward) / 1e9
         rows.append(row)
         print(f'd {d:3} {"causal" if causal else "full  "} n {n:5} b {batch:2} h {heads}/{kv} | fwd {row["fwd"]:4.0f} cudnn {row.get("cudnn_fwd", 0):4.0f} flash {row.get("flash_fwd", 0):4.0f}'
-              f' | bwd {row.get("bwd", 0):4.0f} any {row.get("bwd_any_order", 0):4.0f} cudnn {row.get("cudnn_bwd", 0):4.0f} flash {row.get("flash_bwd", 0):4.0f}', flush=True)
+              f' | bwd {row["bwd"]:4.0f} any {row["bwd_any_order"]:4.0f} cudnn {row.get("cudnn_bwd", 0):4.0f} flash {row.get("flash_bwd", 0):4.0f}', flush=True)
     def mean(ours, peer):
         x = [r[ours] / r[peer] for r in rows if r.get(ours) and r.get(peer)]
         return f'{statistics.geometric_mean(x):.3f} (least {min(x):.3f}, {len(x)} shapes)' if x else '-'

@@ -1,0 +1,103 @@
+// Jobs of the kernels that go over keys: one is (document or batch, key head, tile of keys), and
+// its steps are the query tiles, of all heads of the group, that see the keys.
+#pragma once
+
+#include "kernels/attention/hopper_backward_rows.cuh"
+#include "kernels/tile/ring.cuh"
+
+namespace tilefold::attention {
+
+constexpr std::int64_t kDownSection = 4;  // pairs whose key tiles are taken in turn
+
+struct KeyJob {
+  Extent at;
+  Diagonal diagonal;
+  int key_head, batch;
+  int key;           // first key, in the document; -1: no more jobs
+  int tile;          // key / kKeys
+  int first, count;  // query tiles
+  bool down;         // their order
+  Range whole;       // query tiles that need no mask
+  int tile_base;     // where the document's query tiles start
+};
+
+// The steps of a job: query tile after query tile, of each all heads. So a key tile's steps are the
+// first, or the last, of those of the next tile, and neither waits for the other between heads.
+struct StepPlace {
+  int left, head, tile;
+
+  __device__ __forceinline__ StepPlace(const KeyJob& job, int group)
+      : left(tile::uniform(job.count) * group),
+        head(job.key_head * group),
+        tile(job.first + (job.down ? 0 : job.count - 1)) {}
+  __device__ __forceinline__ bool more() const { return left > 0; }
+  __device__ __forceinline__ void next(const KeyJob& job, int group) {
+    --left;
+    if (++head < (job.key_head + 1) * group) return;
+    head -= group;
+    tile += job.down ? 1 : -1;
+  }
+};
+
+// Fills a job in shared memory.
+template <int kRows, int kKeys>
+__device__ inline void make_key_job(const BackwardParams& p, std::int64_t index, KeyJob& job) {
+  const std::int64_t all =
+      static_cast<std::int64_t>(p.documents.q ? p.documents.count : p.batch) * p.key_heads;
+  if (index >= all * p.tiles_k) {
+    job.key = -1;
+    job.at = {0, 0, 0, 0};
+    return;
+  }
+  const std::int64_t down_jobs = p.down_pairs * p.tiles_k;
+  job.down = index < down_jobs;
+  const std::int64_t begin = job.down ? 0 : p.down_pairs;  // first pair of this order
+  const std::int64_t end = job.down ? p.down_pairs : all,
+                     size = job.down ? kDownSection : p.section;
+  if (!job.down) index -= down_jobs;
+  const std::int64_t section = index / (size * p.tiles_k);
+  const auto within = static_cast<std::uint32_t>(index - section * size * p.tiles_k);
+  const auto pairs = static_cast<std::uint32_t>(least(size, end - begin - section * size));
+  const auto pair = static_cast<std::uint32_t>(begin + section * size + within % pairs);
+  const int sequence = static_cast<int>(pair / static_cast<std::uint32_t>(p.key_heads));
+  const int document = p.documents.q ? sequence : 0;
+  job.key_head = static_cast<int>(pair % static_cast<std::uint32_t>(p.key_heads));
+  job.batch = p.documents.q ? 0 : sequence;
+  const Extent at = extent_of(p.documents, document, p.seq_q, p.seq_k);
+  job.at = at;
+  job.diagonal = diagonal_of(at, p.window);
+  const auto step = static_cast<int>(within / pairs);
+  job.tile = job.down ? p.tiles_k - 1 - step : step;
+  const int key = job.tile * kKeys;
+  job.key = key;
+  job.tile_base = first_query_tile<kRows>(p, at, document);
+  const Range seeing = queries_seeing(at, p.window, key, kKeys);
+  const Range by_all = queries_seeing_all(at, p.window, key, kKeys);
+  job.first = seeing.first / kRows;
+  job.count = seeing.last < seeing.first ? 0 : seeing.last / kRows - seeing.first / kRows + 1;
+  // The last query tile may end beyond the document: its tail has p = 0 by its offsets.
+  const bool to_end = by_all.last == at.q_count - 1;
+  job.whole = {(by_all.first + kRows - 1) / kRows,
+               to_end ? by_all.last / kRows : (by_all.last + 1) / kRows - 1};
+}
+
+// Takes a job only when it is about to be needed: others may wait for a job that is taken.
+template <class Tiles, class Shared>
+__device__ void schedule_keys(Shared& shared, const BackwardParams& p) {
+  tile::RingPlace<2> jobs;
+  for (bool more = true; more; jobs.next()) {
+    jobs.wait_empty(shared.jobs);
+    if (jobs.count > 0) ptx::mbarrier_wait(&shared.want, (jobs.count - 1) & 1);
+    if (tile::lane() == 0) {
+      KeyJob& job = shared.job[jobs.stage()];
+      do {  // a short document has fewer tiles than the longest
+        make_key_job<Tiles::kRows, Tiles::kKeys>(p, atomicAdd(p.next_job, 1u), job);
+      } while (job.key >= job.at.k_count);
+      more = job.key >= 0;
+      ptx::mbarrier_arrive(&shared.jobs.full[jobs.stage()]);
+    }
+    more = __shfl_sync(0xffffffffu, more, 0);
+  }
+}
+
+}  // namespace tilefold::attention

@@ -1,0 +1,322 @@
+// dK and dV at width 256: of hopper_backward.h.
+//
+// A job is one (document or batch, key head, tile of 64 keys); a step is one query tile, of one of
+// the group's heads, that sees the keys. Block = one warpgroup that feeds and two that compute,
+// each with one of the results, 64 x 256, in registers:
+//
+//   producer   K, V; then Q with its statistics and dO of each step
+//   values     Sᵀ = K Qᵀ; P, float32, to shared memory; dV += P dO beside the next step's scores
+//   keys       dPᵀ = V dOᵀ; dS = P (dP - D); dK += dS Q
+//
+// Results leave through the tile that only their own warpgroup reads: dV through K's, dK through
+// V's.
+#pragma once
+
+#include "kernels/attention/document_loader.cuh"
+#include "kernels/attention/hopper_key_jobs.cuh"
+#include "kernels/attention/hopper_step.cuh"
+#include "kernels/tile/product.cuh"
+
+namespace tilefold::attention {
+
+constexpr int kWide = 256;
+constexpr int kWideGroups = 2, kWideFeeder = 24, kWideConsumer = 240;  // registers a thread
+constexpr int kWideThreads = (kWideGroups + 1) * tile::kWarpgroup;
+
+template <class Element>
+struct WideKeysShared {
+  static constexpr int kRows = BackwardTiles<kWide>::kRows;
+  static constexpr int kKeys = BackwardTiles<kWide>::kKeys;
+  using Rows = tile::SharedTile<Element, kRows, kWide>;
+  using Keys = tile::SharedTile<Element, kKeys, kWide>;
+  // P of a step as fragments: register / 4, thread.
+  struct Probabilities {
+    float4 x[kRows / 8][tile::kWarpgroup];
+  };
+
+  Keys k, v;
+  Rows q[2], d_o[2];
+  Probabilities p[2];
+  StepStats<kRows> stats[2];
+  KeyJob job[2];
+  tile::RingBarriers<2> jobs, q_ring, do_ring, p_ring;
+  tile::RingBarriers<1> k_ring, v_ring;
+  std::uint64_t patch;  // a tile that the producer still has to clear the tail of
+  std::uint64_t want;   // the producer wants the next job
+};
+
+template <class Element>
+__device__ void produce_wide_keys(WideKeysShared<Element>& shared, const BackwardParams& p) {
+  using Shared = WideKeysShared<Element>;
+  constexpr int kRows = Shared::kRows;
+  constexpr auto kStatBytes = static_cast<std::uint32_t>(sizeof(StepStats<kRows>));
+  const bool leader = tile::lane() == 0;
+  DocumentLoader loader{p.documents.q != nullptr, &shared.patch};
+  tile::RingPlace<2> jobs, place;
+  tile::RingPlace<1> key_place;
+  for (;; jobs.next()) {
+    jobs.wait_full(shared.jobs);
+    const KeyJob& job = shared.job[jobs.stage()];
+    if (job.key < 0) break;
+    if (leader) ptx::mbarrier_arrive(&shared.want);
+    const tile::RowsAt keys{job.at.k_begin + job.key, job.key_head, job.batch};
+    const int key_count = job.at.k_count - job.key;
+    key_place.wait_empty(shared.k_ring);
+    loader.load(shared.k, &p.k, keys, key_count, &shared.k_ring.full[0]);
+    StepPlace step(job, p.group);
+    const auto load_q = [&] {
+      const int rows = job.at.q_count - step.tile * kRows;
+      const tile::RowsAt at{job.at.q_begin + step.tile * kRows, step.head, job.batch};
+      place.wait_empty(shared.q_ring);
+      std::uint64_t* full = &shared.q_ring.full[place.stage()];
+      loader.load(shared.q[place.stage()], &p.q, at, rows, full, kStatBytes);
+      if (leader)
+        ptx::copy_bytes_to_shared(
+            &shared.stats[place.stage()],
+            p.stats + static_cast<std::int64_t>(
+                          query_tile(p, job.batch, step.head, job.tile_base + step.tile)) *
+                          (2 * kRows + 4),
+            kStatBytes, full);
+    };
+    const auto load_do = [&] {
+      const int rows = job.at.q_count - step.tile * kRows;
+      const tile::RowsAt at{job.at.q_begin + step.tile * kRows, step.head, job.batch};
+      place.wait_empty(shared.do_ring);
+      loader.load(shared.d_o[place.stage()], &p.d_o, at, rows, &shared.do_ring.full[place.stage()]);
+    };
+    if (step.more()) load_q();
+    key_place.wait_empty(shared.v_ring);
+    loader.load(shared.v, &p.v, keys, key_count, &shared.v_ring.full[0]);
+    key_place.next();
+    while (step.more()) {
+      load_do();
+      step.next(job, p.group);
+      place.next();
+      if (step.more()) load_q();
+    }
+    __syncwarp();
+    jobs.release(shared.jobs);
+  }
+}
+
+// A warpgroup's result, through a tile that it alone reads, which is then free.
+template <class Element, class Keys>
+__device__ __forceinline__ void store_wide_keys(Keys& out, const tile::Fragment<kWide>& from,
+                                                const BackwardParams::Result& to,
+                                                const BackwardParams& p, const KeyJob& job,
+                                                int barrier) {
+  const int row = job.at.k_begin + job.key, count = job.at.k_count - job.key;
+  tile::Packed<kWide> packed;
+  tile::pack<Element>(packed, from);
+  tile::store(out, 0, packed);
+  ptx::fence_proxy_shared();
+  tile::sync_warpgroup(barrier);
+  if (p.documents.q == nullptr || count >= Keys::kRows) {
+    if (tile::group_thread() == 0) {
+      for (int slab = 0; slab < Keys::kSlabs; ++slab)
+        ptx::copy_tensor_to_global(&to.map, out.bytes + slab * Keys::kSlabBytes,
+                                   slab * tile::kSlabColumns, row, job.key_head, job.batch);
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+    }
+  } else {
+    // The copy engine would write into the next document.
+    tile::copy_rows<tile::kWarpgroup>(to.data + job.batch * to.at.batch +
+                                          job.key_head * to.at.head +
+                                          static_cast<std::int64_t>(row) * to.at.row,
+                                      to.at.row, out, count, p.d);
+  }
+  tile::sync_warpgroup(barrier);
+}
+
+template <class Element>
+__device__ void consume_wide_values(WideKeysShared<Element>& shared, const BackwardParams& p) {
+  using Shared = WideKeysShared<Element>;
+  constexpr int kRows = Shared::kRows, kBarrier = 1;
+  tile::RingPlace<2> jobs, place, do_place;
+  tile::RingPlace<1> key_place;
+  tile::Fragment<kWide> dv;
+  tile::Fragment<kRows> s;
+  tile::Packed<kRows> packed;
+  for (;; jobs.next(), key_place.next()) {
+    jobs.wait_full(shared.jobs);
+    const KeyJob& job = shared.job[jobs.stage()];
+    if (job.key < 0) break;
+    dv.clear();
+    StepPlace at(job, p.group);
+    key_place.wait_full(shared.k_ring);
+
+    const auto score = [&] {
+      place.wait_full(shared.q_ring);
+      tile::begin_products();
+      tile::multiply_rows(s, shared.k, 0, shared.q[tile::uniform(place.stage())]);
+      tile::end_group();
+    };
+    const auto probabilities = [&] {
+      const StepStats<kRows>& stats = shared.stats[tile::uniform(place.stage())];
+      const Step<kRows> step{p, job, stats, at.head, at.tile, job.key};
+      if (p.softcap > 0) step.cap(s);
+      if (step.needs_mask()) step.mask(s);
+      step.exponentials(s, p.softcap > 0 ? 1.f : p.scale, stats.huge[0] != 0);
+      __syncwarp();  // statistics were read
+      place.release(shared.q_ring);
+      place.wait_empty(shared.p_ring);
+      auto& to = shared.p[place.stage()];
+#pragma unroll
+      for (int r = 0; r < kRows / 8; ++r)
+        to.x[r][tile::group_thread()] =
+            make_float4(s.x[4 * r], s.x[4 * r + 1], s.x[4 * r + 2], s.x[4 * r + 3]);
+      __syncwarp();
+      if (tile::lane() == 0) ptx::mbarrier_arrive(&shared.p_ring.full[place.stage()]);
+      place.next();
+    };
+    const auto accumulate = [&] {
+      do_place.wait_full(shared.do_ring);
+      tile::begin_products();
+      tile::accumulate(dv, packed, shared.d_o[tile::uniform(do_place.stage())]);
+      tile::end_group();
+    };
+    const auto free_do = [&] {
+      do_place.release(shared.do_ring);
+      do_place.next();
+    };
+
+    if (at.more()) {
+      score();
+      tile::wait_products<0>();
+      probabilities();
+      tile::pack<Element>(packed, s);
+      for (at.next(job, p.group); at.more(); at.next(job, p.group)) {
+        score();
+        accumulate();
+        tile::wait_products<1>();
+        probabilities();
+        tile::wait_products<0>();
+        free_do();
+        tile::pack<Element>(packed, s);
+      }
+      accumulate();
+      tile::wait_products<0>();
+      free_do();
+    }
+    store_wide_keys<Element>(shared.k, dv, p.dv_out, p, job, kBarrier);
+    key_place.release(shared.k_ring);
+    jobs.release(shared.jobs);
+  }
+  if (tile::group_thread() == 0) ptx::bulk_wait<0>();
+}
+
+template <class Element>
+__device__ void consume_wide_keys(WideKeysShared<Element>& shared, const BackwardParams& p) {
+  using Shared = WideKeysShared<Element>;
+  constexpr int kRows = Shared::kRows, kBarrier = 2;
+  tile::RingPlace<2> jobs, place, do_place;
+  tile::RingPlace<1> key_place;
+  tile::Fragment<kWide> dk;
+  tile::Fragment<kRows> dp;
+  tile::Packed<kRows> packed;
+  for (;; jobs.next(), key_place.next()) {
+    jobs.wait_full(shared.jobs);
+    const KeyJob& job = shared.job[jobs.stage()];
+    if (job.key < 0) break;
+    dk.clear();
+    StepPlace at(job, p.group);
+    key_place.wait_full(shared.v_ring);
+
+    const auto score = [&] {
+      do_place.wait_full(shared.do_ring);
+      tile::begin_products();
+      tile::multiply_rows(dp, shared.v, 0, shared.d_o[tile::uniform(do_place.stage())]);
+      tile::end_group();
+    };
+    const auto gradients = [&] {
+      do_place.release(shared.do_ring);
+      do_place.next();
+      const StepStats<kRows>& stats = shared.stats[tile::uniform(place.stage())];
+      const Step<kRows> step{p, job, stats, at.head, at.tile, job.key};
+      place.wait_full(shared.q_ring);
+      place.wait_full(shared.p_ring);
+      const auto& from = shared.p[place.stage()];
+      tile::Fragment<kRows> probabilities;
+#pragma unroll
+      for (int r = 0; r < kRows / 8; ++r) {
+        const float4 x = from.x[r][tile::group_thread()];
+        probabilities.x[4 * r] = x.x;
+        probabilities.x[4 * r + 1] = x.y;
+        probabilities.x[4 * r + 2] = x.z;
+        probabilities.x[4 * r + 3] = x.w;
+      }
+      __syncwarp();
+      place.release(shared.p_ring);
+      step.gradients(probabilities, dp);
+      if (p.softcap > 0) step.slopes(probabilities, dp, stats.huge[0] != 0);
+      tile::pack<Element>(packed, dp);
+    };
+    const auto accumulate = [&] {
+      tile::begin_products();
+      tile::accumulate(dk, packed, shared.q[tile::uniform(place.stage())]);
+      tile::end_group();
+    };
+    const auto free_q = [&] {
+      place.release(shared.q_ring);
+      place.next();
+    };
+
+    if (at.more()) {
+      score();
+      tile::wait_products<0>();
+      gradients();
+      for (at.next(job, p.group); at.more(); at.next(job, p.group)) {
+        accumulate();  // first: Q's next tile waits for it
+        score();
+        tile::wait_products<1>();
+        free_q();
+        tile::wait_products<0>();
+        gradients();
+      }
+      accumulate();
+      tile::wait_products<0>();
+      free_q();
+    }
+    dk.scale(p.scale);
+    store_wide_keys<Element>(shared.v, dk, p.dk_out, p, job, kBarrier);
+    key_place.release(shared.v_ring);
+    jobs.release(shared.jobs);
+  }
+  if (tile::group_thread() == 0) ptx::bulk_wait<0>();
+}
+
+template <class Element>
+__global__ void __launch_bounds__(kWideThreads, 1)
+    hopper_wide_keys(const __grid_constant__ BackwardParams p) {
+  extern __shared__ __align__(1024) std::uint8_t memory[];
+  auto& shared = *reinterpret_cast<WideKeysShared<Element>*>(memory);
+  if (threadIdx.x == 0) {
+    for (const CUtensorMap* map : {&p.q, &p.k, &p.v, &p.d_o, &p.dk_out.map, &p.dv_out.map})
+      ptx::prefetch_tensor_map(map);
+    shared.jobs.init(1, 4 * kWideGroups + 1);
+    shared.q_ring.init(1, 4 * kWideGroups);
+    shared.do_ring.init(1, 4 * kWideGroups);
+    shared.p_ring.init(4, 4);
+    shared.k_ring.init(1, 4);
+    shared.v_ring.init(1, 4);
+    ptx::mbarrier_init(&shared.patch, 1);
+    ptx::mbarrier_init(&shared.want, 1);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  const int warpgroup = tile::block_warpgroup();
+  if (warpgroup == 0) {
+    ptx::shrink_registers<kWideFeeder>();
+    if (tile::block_warp() == 0) produce_wide_keys<Element>(shared, p);
+    if (tile::block_warp() == 1) schedule_keys<BackwardTiles<kWide>>(shared, p);
+  } else if (warpgroup == 1) {
+    ptx::grow_registers<kWideConsumer>();
+    consume_wide_values<Element>(shared, p);
+  } else {
+    ptx::grow_registers<kWideConsumer>();
+    consume_wide_keys<Element>(shared, p);
+  }
+}
+
+}  // namespace tilefold::attention
