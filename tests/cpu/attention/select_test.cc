@@ -136,6 +136,8 @@ TEST_CASE("the table of a GPU") {
   x.options.dropout.p = 0.1f;
   CHECK(select_attention(x, h200).kernel == AttentionKernel::portable);
   x.options.dropout.p = 0, x.backward = true, x.d = 200;
+  CHECK(select_attention(x, h200).kernel == AttentionKernel::hopper);
+  x.d = 100;
   CHECK(select_attention(x, h200).kernel == AttentionKernel::portable);
 
   for (const bool backward : {false, true}) {
