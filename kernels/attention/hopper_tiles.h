@@ -30,9 +30,10 @@ struct ForwardTiles<256> {
   static constexpr int kFeeder = 40, kConsumer = 232;
 };
 
-// Backward: K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224 KiB at 64 and
-// 128.
-// Registers of a consumer thread, of 240: scores, dP, dK, dV; then p and dS packed, dQ.
+// Backward (consumers spill nothing; the feeding warps, at 24 registers, up to 56 bytes, off the
+// way of the products): K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224
+// KiB at 64 and 128. Registers of a consumer thread, of 240: scores, dP, dK, dV; then p and dS
+// packed, dQ.
 //   d 64    64 + 64 + 32 + 32
 //   d 128   32 + 32 + 64 + 64
 template <int kWidth>
