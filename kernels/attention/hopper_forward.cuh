@@ -107,7 +107,7 @@ __device__ void produce(ForwardShared<Element, kWidth>& shared, const ForwardPar
 template <class Element, int kWidth>
 __device__ __forceinline__ void store_rows(ForwardShared<Element, kWidth>& shared,
                                            const ForwardParams& p, const QueryJob& job, int group,
-                                           int barrier, const tile::RowFold& rows, float unit,
+                                           int barrier, const tile::LazyRowFold& rows, float unit,
                                            tile::Fragment<kWidth>& o) {
   constexpr int kColumns = ForwardShared<Element, kWidth>::kOutColumns;
   const int row = job.row + 64 * group;
@@ -188,7 +188,7 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
   tile::Fragment<kKeys> s;
   tile::Packed<kKeys> probabilities;
   tile::Fragment<kWidth> o;
-  tile::RowFold rows;
+  tile::LazyRowFold rows;
   float keep[2];
 
   const auto take_turn = [&] {
@@ -291,7 +291,7 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
     jobs.wait_full(shared.jobs);
     const GroupJob next(shared.job[jobs.stage()], group);
     begun = now.sees() && n == now.end && next.tiles > 0 && next.seen.last == next.last;
-    tile::RowFold finished = rows;
+    tile::LazyRowFold finished = rows;
     if (begun) {
       q_place.wait_full(shared.q_ring[group]);
       k_place.wait_full(shared.k_ring);
