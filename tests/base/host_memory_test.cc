@@ -1,13 +1,11 @@
 #include "base/host_memory.h"
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
 
-#include "base/error.h"
 #include "tests/catch.h"
+#include "tests/temporary_directory.h"
 
 using namespace tilefold;
 
@@ -17,19 +15,16 @@ namespace {
 class Root {
  public:
   explicit Root(const std::map<std::string, std::string>& files) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tilefold-XXXXXX").string();
-    expect(mkdtemp(pattern.data()) != nullptr, "no directory for the test");
-    path_ = pattern;
     for (const auto& [name, text] : files) {
-      std::filesystem::create_directories(std::filesystem::path(path_ + name).parent_path());
-      std::ofstream(path_ + name) << text;
+      std::filesystem::create_directories(
+          std::filesystem::path(at_.directory() + name).parent_path());
+      std::ofstream(at_.directory() + name) << text;
     }
   }
-  ~Root() { std::filesystem::remove_all(path_); }
-  HostMemory memory() const { return host_memory(path_); }
+  HostMemory memory() const { return host_memory(at_.directory()); }
 
  private:
-  std::string path_;
+  TemporaryDirectory at_;
 };
 
 const std::string kMeminfo =

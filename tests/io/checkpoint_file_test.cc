@@ -10,7 +10,7 @@
 #include "io/atomic_file.h"
 #include "io/checksum.h"
 #include "tests/catch.h"
-#include "tests/io/scratch.h"
+#include "tests/io/support.h"
 
 namespace tilefold {
 namespace {
@@ -60,9 +60,9 @@ TEST_CASE("xxh64 has the values of its specification") {
 }
 
 TEST_CASE("a checkpoint gives back what was saved") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const Example example;
-  const std::string path = scratch.path("step-00000001.h5");
+  const std::string path = scratch.file("step-00000001.h5");
   example.save(path);
   const CheckpointReader file(path);
   CHECK(file.names() ==
@@ -84,8 +84,8 @@ TEST_CASE("a checkpoint gives back what was saved") {
 }
 
 TEST_CASE("a missing or different part is named") {
-  const Scratch scratch;
-  const std::string path = scratch.path("a.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("a.h5");
   Example().save(path);
   const CheckpointReader file(path);
   std::vector<float> weights(300);
@@ -103,8 +103,8 @@ TEST_CASE("a missing or different part is named") {
 }
 
 TEST_CASE("a checkpoint cut at any length is refused") {
-  const Scratch scratch;
-  const std::string path = scratch.path("a.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("a.h5");
   Example().save(path);
   const std::string bytes = read_bytes(path);
   write_bytes(path, bytes + "x");
@@ -118,8 +118,8 @@ TEST_CASE("a checkpoint cut at any length is refused") {
 }
 
 TEST_CASE("any changed byte of a checkpoint is found") {
-  const Scratch scratch;
-  const std::string path = scratch.path("a.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("a.h5");
   Example().save(path);
   const std::string bytes = read_bytes(path);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -138,22 +138,22 @@ TEST_CASE("any changed byte of a checkpoint is found") {
 }
 
 TEST_CASE("a file of zeros, another HDF5 file, a directory and a missing file are no checkpoints") {
-  const Scratch scratch;
-  write_bytes(scratch.path("zeros.h5"), std::string(4096, '\0'));
-  CHECK(error_of([&] { CheckpointReader(scratch.path("zeros.h5")); }).find("trailer") !=
+  const TemporaryDirectory scratch;
+  write_bytes(scratch.file("zeros.h5"), std::string(4096, '\0'));
+  CHECK(error_of([&] { CheckpointReader(scratch.file("zeros.h5")); }).find("trailer") !=
         std::string::npos);
-  Hdf5Writer().save(scratch.path("plain.h5"));
-  CHECK(error_of([&] { CheckpointReader(scratch.path("plain.h5")); }).find("trailer") !=
+  Hdf5Writer().save(scratch.file("plain.h5"));
+  CHECK(error_of([&] { CheckpointReader(scratch.file("plain.h5")); }).find("trailer") !=
         std::string::npos);
   CHECK(error_of([&] { CheckpointReader(scratch.directory()); }).find("regular") !=
         std::string::npos);
-  CHECK(error_of([&] { CheckpointReader(scratch.path("none.h5")); }).find("No such file") !=
+  CHECK(error_of([&] { CheckpointReader(scratch.file("none.h5")); }).find("No such file") !=
         std::string::npos);
 }
 
 TEST_CASE("a save that hits a size limit fails with an Error and keeps the old file") {
-  const Scratch scratch;
-  const std::string path = scratch.path("step-1.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("step-1.h5");
   Example(1).save(path);
   const auto full = static_cast<rlim_t>(std::filesystem::file_size(path));
   for (rlim_t limit = 0; limit < full; limit += full / 40 + 1) {
@@ -169,8 +169,8 @@ TEST_CASE("a save that hits a size limit fails with an Error and keeps the old f
 }
 
 TEST_CASE("killed at any time while saving, an old or new checkpoint is whole") {
-  const Scratch scratch;
-  const std::string path = scratch.path("step-1.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("step-1.h5");
   Example(1).save(path);
   int killed = 0, leftovers = 0;
   for (int round = 0; round < 100; ++round) {
@@ -191,43 +191,43 @@ TEST_CASE("killed at any time while saving, an old or new checkpoint is whole") 
   CHECK(killed == 100);
   CHECK(leftovers > 0);  // some were killed in the middle
   for (const char* name : {"mine.partial", ".5.partial", "x.7a.partial"})
-    write_bytes(scratch.path(name), "not ours");
+    write_bytes(scratch.file(name), "not ours");
   remove_temporaries(scratch.directory());
   CHECK(std::distance(std::filesystem::directory_iterator(scratch.directory()), {}) == 1 + 3);
 }
 
 TEST_CASE("what is no regular file is not replaced, and a link's target is") {
-  const Scratch scratch;
-  REQUIRE(mkfifo(scratch.path("pipe").c_str(), 0600) == 0);
+  const TemporaryDirectory scratch;
+  REQUIRE(mkfifo(scratch.file("pipe").c_str(), 0600) == 0);
   for (const std::string& path :
-       {std::string("/dev/null"), scratch.path("pipe"), scratch.directory()}) {
+       {std::string("/dev/null"), scratch.file("pipe"), scratch.directory()}) {
     const auto before = std::filesystem::status(path).type();
     CHECK(error_of([&] { write_file_atomically(path, "x"); }).find("no regular file") !=
           std::string::npos);
     CHECK(std::filesystem::status(path).type() == before);
   }
-  write_bytes(scratch.path("file"), "old");
-  std::filesystem::create_symlink("file", scratch.path("link"));
-  write_file_atomically(scratch.path("link"), "new");
-  CHECK(read_bytes(scratch.path("file")) == "new");
-  CHECK(std::filesystem::is_symlink(scratch.path("link")));
+  write_bytes(scratch.file("file"), "old");
+  std::filesystem::create_symlink("file", scratch.file("link"));
+  write_file_atomically(scratch.file("link"), "new");
+  CHECK(read_bytes(scratch.file("file")) == "new");
+  CHECK(std::filesystem::is_symlink(scratch.file("link")));
 }
 
 TEST_CASE("checkpoints are listed by number, newest first") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   for (const char* name :
        {"step-00000009.h5", "step-100.h5", "step-00000020.h5", "step-7.h5.12.partial", "step-x.h5",
         "step-.h5", "step--3.h5", "other.h5"})
-    write_bytes(scratch.path(name), "x");
+    write_bytes(scratch.file(name), "x");
   CHECK(list_checkpoints(scratch.directory()) ==
-        std::vector<std::string>{scratch.path("step-100.h5"), scratch.path("step-00000020.h5"),
-                                 scratch.path("step-00000009.h5")});
-  CHECK(list_checkpoints(scratch.path("none")).empty());
+        std::vector<std::string>{scratch.file("step-100.h5"), scratch.file("step-00000020.h5"),
+                                 scratch.file("step-00000009.h5")});
+  CHECK(list_checkpoints(scratch.file("none")).empty());
 }
 
 TEST_CASE("pruning keeps the newest, and never deletes the only whole one") {
-  const Scratch scratch;
-  const auto path = [&](int step) { return scratch.path(str("step-", step, ".h5")); };
+  const TemporaryDirectory scratch;
+  const auto path = [&](int step) { return scratch.file(str("step-", step, ".h5")); };
   for (int step = 1; step <= 5; ++step) Example().save(path(step));
   prune(scratch.directory(), 3);
   CHECK(list_checkpoints(scratch.directory()) ==
@@ -242,8 +242,8 @@ TEST_CASE("pruning keeps the newest, and never deletes the only whole one") {
 }
 
 TEST_CASE("a second writer is refused, until the first is gone") {
-  const Scratch scratch;
-  const std::string directory = scratch.path("run");
+  const TemporaryDirectory scratch;
+  const std::string directory = scratch.file("run");
   {
     const DirectoryLock first(directory);
     CHECK(error_of([&] { DirectoryLock second(directory); }).find("in use by another run") !=

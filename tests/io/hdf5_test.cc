@@ -9,19 +9,19 @@
 #include <numeric>
 
 #include "tests/catch.h"
-#include "tests/io/scratch.h"
+#include "tests/io/support.h"
 
 namespace tilefold {
 namespace {
 
 template <class T>
-void round_trip(const Scratch& scratch, const Shape& shape) {
+void round_trip(const TemporaryDirectory& scratch, const Shape& shape) {
   std::vector<T> values(static_cast<std::size_t>(shape.numel()));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = T(static_cast<float>(i % 97) + 1);
   Hdf5Writer writer;
   writer.add("a/b/c", ConstTensor(values.data(), dtype_of<T>(), shape));
-  writer.save(scratch.path("t.h5"));
-  const Hdf5Reader reader(scratch.path("t.h5"));
+  writer.save(scratch.file("t.h5"));
+  const Hdf5Reader reader(scratch.file("t.h5"));
   REQUIRE(reader.names() == std::vector<std::string>{"a/b/c"});
   REQUIRE(reader.info("a/b/c").dtype == dtype_of<T>());
   REQUIRE(reader.info("a/b/c").shape == shape);
@@ -32,7 +32,7 @@ void round_trip(const Scratch& scratch, const Shape& shape) {
 }
 
 TEST_CASE("arrays come back with type, shape and bits") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   round_trip<float>(scratch, {2, 3, 5, 7});
   round_trip<double>(scratch, {1000});
   round_trip<bf16>(scratch, {3, 4});
@@ -46,7 +46,7 @@ TEST_CASE("arrays come back with type, shape and bits") {
 }
 
 TEST_CASE("attributes and texts come back") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const float one = 1;
   Hdf5Writer writer;
   writer.add("x", ConstTensor(&one, DType::f32, {1}));
@@ -55,8 +55,8 @@ TEST_CASE("attributes and texts come back") {
   writer.set("", "nothing", "");
   writer.set("", "scale", 0.1);
   writer.set("x", "count", std::int64_t{-5});
-  writer.save(scratch.path("t.h5"));
-  const Hdf5Reader reader(scratch.path("t.h5"));
+  writer.save(scratch.file("t.h5"));
+  const Hdf5Reader reader(scratch.file("t.h5"));
   CHECK(reader.text("long") == std::string(300000, 'y'));
   const auto root = reader.attributes();
   CHECK(root.size() == 3);
@@ -69,8 +69,8 @@ TEST_CASE("attributes and texts come back") {
 }
 
 TEST_CASE("texts of the root are of variable length, as other programs read them best") {
-  const Scratch scratch;
-  const std::string path = scratch.path("t.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("t.h5");
   std::vector<float> values(1000, 2.5f);
   std::vector<std::string> texts;
   Hdf5Writer writer;
@@ -104,7 +104,7 @@ TEST_CASE("texts of the root are of variable length, as other programs read them
 }
 
 TEST_CASE("many arrays, long names and deep groups fit the metadata block") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   std::vector<std::int32_t> values(2000);
   std::iota(values.begin(), values.end(), 0);
   Hdf5Writer writer;
@@ -116,8 +116,8 @@ TEST_CASE("many arrays, long names and deep groups fit the metadata block") {
     writer.add(name(i), ConstTensor(&values[i], DType::i32, {1}));
     writer.set(name(i), "note", std::string(i % 200, 'v'));
   }
-  writer.save(scratch.path("t.h5"));
-  const Hdf5Reader reader(scratch.path("t.h5"));
+  writer.save(scratch.file("t.h5"));
+  const Hdf5Reader reader(scratch.file("t.h5"));
   REQUIRE(reader.names().size() == 2000);
   for (std::size_t i = 0; i < values.size(); i += 111) {
     std::int32_t value = -1;
@@ -127,45 +127,45 @@ TEST_CASE("many arrays, long names and deep groups fit the metadata block") {
   Hdf5Writer flat;
   for (std::size_t i = 0; i < values.size(); ++i)
     flat.add(str("w", i), ConstTensor(&values[i], DType::i32, {1}));
-  flat.save(scratch.path("flat.h5"));
-  CHECK(Hdf5Reader(scratch.path("flat.h5")).names().size() == 2000);
+  flat.save(scratch.file("flat.h5"));
+  CHECK(Hdf5Reader(scratch.file("flat.h5")).names().size() == 2000);
 }
 
 TEST_CASE("what is no HDF5 file is refused in one line") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const auto error = [&](const std::string& name) {
-    const std::string message = error_of([&] { Hdf5Reader reader(scratch.path(name)); });
-    CHECK(message.find(scratch.path(name)) != std::string::npos);
+    const std::string message = error_of([&] { Hdf5Reader reader(scratch.file(name)); });
+    CHECK(message.find(scratch.file(name)) != std::string::npos);
     CHECK(message.find('\n') == std::string::npos);
     return message;
   };
   CHECK(error("none").find("No such file") != std::string::npos);
   CHECK(error(".").find("not a regular file") != std::string::npos);
-  write_bytes(scratch.path("empty"), "");
+  write_bytes(scratch.file("empty"), "");
   CHECK(error("empty").find("found 0") != std::string::npos);
-  write_bytes(scratch.path("text"), std::string(500, 'x'));
+  write_bytes(scratch.file("text"), std::string(500, 'x'));
   CHECK(error("text").find("no signature") != std::string::npos);
-  mkfifo(scratch.path("pipe").c_str(), 0600);
+  mkfifo(scratch.file("pipe").c_str(), 0600);
   CHECK(error("pipe").find("not a regular file") != std::string::npos);
 }
 
 TEST_CASE("a cut file names the expected and the real size") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const std::vector<float> values(2000, 1.5f);
   Hdf5Writer writer;
   writer.add("x", ConstTensor(values.data(), DType::f32, {2000}));
-  writer.save(scratch.path("t.h5"));
-  const std::string bytes = read_bytes(scratch.path("t.h5"));
+  writer.save(scratch.file("t.h5"));
+  const std::string bytes = read_bytes(scratch.file("t.h5"));
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{96},
                                    std::size_t{2048}, bytes.size() / 2, bytes.size() - 1}) {
-    write_bytes(scratch.path("cut.h5"), bytes.substr(0, length));
-    const std::string error = error_of([&] { Hdf5Reader reader(scratch.path("cut.h5")); });
+    write_bytes(scratch.file("cut.h5"), bytes.substr(0, length));
+    const std::string error = error_of([&] { Hdf5Reader reader(scratch.file("cut.h5")); });
     REQUIRE(error.find(str("found ", length)) != std::string::npos);
     if (length >= 64)
       REQUIRE(error.find(str("expected ", bytes.size(), " bytes")) != std::string::npos);
   }
-  write_bytes(scratch.path("more.h5"), bytes + "bytes after the end are tolerated");
-  CHECK(error_of([&] { Hdf5Reader reader(scratch.path("more.h5")); }).empty());
+  write_bytes(scratch.file("more.h5"), bytes + "bytes after the end are tolerated");
+  CHECK(error_of([&] { Hdf5Reader reader(scratch.file("more.h5")); }).empty());
 }
 
 // A file made by libhdf5 itself, as other programs would.
@@ -197,8 +197,8 @@ hid_t chunked(hsize_t size) {
 
 template <class F>
 std::string foreign_error(F&& make) {
-  const Scratch scratch;
-  const std::string path = scratch.path("t.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("t.h5");
   {
     const Foreign file(path);
     make(file, scratch);
@@ -214,39 +214,39 @@ TEST_CASE("what leads out of the file is refused before it is followed") {
     INFO(message);
     CHECK(message.find(part) != std::string::npos);
   };
-  contains(foreign_error([](const Foreign& f, const Scratch& scratch) {
-             write_bytes(scratch.path("secret"), std::string(4000, 's'));
+  contains(foreign_error([](const Foreign& f, const TemporaryDirectory& scratch) {
+             write_bytes(scratch.file("secret"), std::string(4000, 's'));
              const hid_t create = H5Pcreate(H5P_DATASET_CREATE);
-             H5Pset_external(create, scratch.path("secret").c_str(), 0, 4000);
+             H5Pset_external(create, scratch.file("secret").c_str(), 0, 4000);
              f.add("x", create, H5T_STD_I32LE, false);
            }),
            "x: external storage refused");
-  contains(foreign_error([](const Foreign& f, const Scratch& scratch) {
-             { Foreign(scratch.path("other.h5")).add("y", H5P_DEFAULT); }
-             H5Lcreate_external(scratch.path("other.h5").c_str(), "/y", f.file, "x", H5P_DEFAULT,
+  contains(foreign_error([](const Foreign& f, const TemporaryDirectory& scratch) {
+             { Foreign(scratch.file("other.h5")).add("y", H5P_DEFAULT); }
+             H5Lcreate_external(scratch.file("other.h5").c_str(), "/y", f.file, "x", H5P_DEFAULT,
                                 H5P_DEFAULT);
            }),
            "x: external link refused");
-  contains(foreign_error([](const Foreign& f, const Scratch&) {
+  contains(foreign_error([](const Foreign& f, const TemporaryDirectory&) {
              f.add("y", H5P_DEFAULT);
              H5Lcreate_soft("/y", f.file, "x", H5P_DEFAULT, H5P_DEFAULT);
            }),
            "x: soft link refused");
-  contains(foreign_error([](const Foreign& f, const Scratch& scratch) {
+  contains(foreign_error([](const Foreign& f, const TemporaryDirectory& scratch) {
              const hsize_t size = 1000;
              const hid_t space = H5Screate_simple(1, &size, nullptr);
              const hid_t create = H5Pcreate(H5P_DATASET_CREATE);
-             H5Pset_virtual(create, space, scratch.path("other.h5").c_str(), "/y", space);
+             H5Pset_virtual(create, space, scratch.file("other.h5").c_str(), "/y", space);
              f.add("x", create, H5T_STD_I32LE, false);
            }),
            "x: virtual data set refused");
-  contains(foreign_error([](const Foreign& f, const Scratch&) {
+  contains(foreign_error([](const Foreign& f, const TemporaryDirectory&) {
              const hid_t create = chunked(100);
              H5Pset_nbit(create);
              f.add("x", create);
            }),
            "x: filter 5 refused (allowed: deflate, shuffle, fletcher32)");
-  contains(foreign_error([](const Foreign& f, const Scratch&) {
+  contains(foreign_error([](const Foreign& f, const TemporaryDirectory&) {
              H5Lcreate_hard(f.file, "/", f.file, "loop", H5P_DEFAULT, H5P_DEFAULT);
            }),
            "groups nested deeper than");
@@ -254,9 +254,9 @@ TEST_CASE("what leads out of the file is refused before it is followed") {
 
 TEST_CASE("elements that were never written are refused") {
   const std::string late = foreign_error(
-      [](const Foreign& f, const Scratch&) { f.add("x", H5P_DEFAULT, H5T_STD_I32LE, false); });
+      [](const Foreign& f, const TemporaryDirectory&) { f.add("x", H5P_DEFAULT, H5T_STD_I32LE, false); });
   CHECK(late.find("x: not wholly written (needs 4000 bytes, has 0)") != std::string::npos);
-  const std::string partly = foreign_error([](const Foreign& f, const Scratch&) {
+  const std::string partly = foreign_error([](const Foreign& f, const TemporaryDirectory&) {
     f.add("x", chunked(100));
     const hid_t set = H5Dopen2(f.file, "x", H5P_DEFAULT);
     H5Dclose(set);
@@ -275,8 +275,8 @@ TEST_CASE("elements that were never written are refused") {
 }
 
 TEST_CASE("foreign layouts, byte orders, strings and truth values are read") {
-  const Scratch scratch;
-  const std::string path = scratch.path("t.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("t.h5");
   {
     const Foreign f(path);
     const hid_t packed = chunked(300);
@@ -322,22 +322,22 @@ TEST_CASE("foreign layouts, byte orders, strings and truth values are read") {
 }
 
 TEST_CASE("reading does not need a lock") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const float one = 1;
   Hdf5Writer writer;
   writer.add("x", ConstTensor(&one, DType::f32, {1}));
-  writer.save(scratch.path("t.h5"));
-  FILE* other = std::fopen(scratch.path("t.h5").c_str(), "r+");
+  writer.save(scratch.file("t.h5"));
+  FILE* other = std::fopen(scratch.file("t.h5").c_str(), "r+");
   REQUIRE(flock(fileno(other), LOCK_EX) == 0);
-  CHECK(error_of([&] { Hdf5Reader reader(scratch.path("t.h5")); }).empty());
+  CHECK(error_of([&] { Hdf5Reader reader(scratch.file("t.h5")); }).empty());
   std::fclose(other);
 }
 
 // libhdf5 crashes on some of these files; the child process that looks first turns that into
 // Errors.
 TEST_CASE("no single-byte change of a foreign file crashes or hangs") {
-  const Scratch scratch;
-  const std::string path = scratch.path("t.h5"), changed = scratch.path("changed.h5");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("t.h5"), changed = scratch.file("changed.h5");
   {
     const Foreign f(path);
     f.add("plain", H5P_DEFAULT);
@@ -374,7 +374,7 @@ TEST_CASE("no single-byte change of a foreign file crashes or hangs") {
 }
 
 TEST_CASE("a size limit or a missing directory makes an Error, and nothing is left behind") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const std::vector<float> values(100000);
   const auto save = [&](const std::string& path) {
     Hdf5Writer writer;
@@ -384,12 +384,12 @@ TEST_CASE("a size limit or a missing directory makes an Error, and nothing is le
   CHECK(in_child([&] {
           const rlimit bound{100000, 100000};
           setrlimit(RLIMIT_FSIZE, &bound);
-          const std::string error = error_of([&] { save(scratch.path("t.h5")); });
+          const std::string error = error_of([&] { save(scratch.file("t.h5")); });
           const bool clear = error.find("File too large after 100000 bytes") != std::string::npos;
           if (!clear) throw std::runtime_error(error);
         }) == 0);
   CHECK(std::filesystem::is_empty(scratch.directory()));
-  CHECK(error_of([&] { save(scratch.path("none/t.h5")); }).find("No such file or directory") !=
+  CHECK(error_of([&] { save(scratch.file("none/t.h5")); }).find("No such file or directory") !=
         std::string::npos);
 }
 

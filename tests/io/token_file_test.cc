@@ -10,7 +10,7 @@
 #include "io/hdf5.h"
 #include "io/text_file.h"
 #include "tests/catch.h"
-#include "tests/io/scratch.h"
+#include "tests/io/support.h"
 
 namespace tilefold {
 namespace {
@@ -39,14 +39,14 @@ std::vector<std::int32_t> all_of(const TokenFile& file) {
 }
 
 TEST_CASE("headerless and llm.c files hold the same tokens") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const std::vector<std::uint16_t> ids = counting(5001);
   const std::vector<std::uint32_t> wide(ids.begin(), ids.end());
-  write_bytes(scratch.path("plain.bin"), bytes_of(ids));
-  write_bytes(scratch.path("llmc.bin"), llm_c(20240520, 1, 5001) + bytes_of(ids));
-  write_bytes(scratch.path("llama.bin"), llm_c(20240801, 7, 5001) + bytes_of(wide));
+  write_bytes(scratch.file("plain.bin"), bytes_of(ids));
+  write_bytes(scratch.file("llmc.bin"), llm_c(20240520, 1, 5001) + bytes_of(ids));
+  write_bytes(scratch.file("llama.bin"), llm_c(20240801, 7, 5001) + bytes_of(wide));
   for (const char* name : {"plain.bin", "llmc.bin", "llama.bin"}) {
-    const TokenFile file(scratch.path(name), "");
+    const TokenFile file(scratch.file(name), "");
     REQUIRE(file.size() == 5001);
     REQUIRE(all_of(file) == std::vector<std::int32_t>(ids.begin(), ids.end()));
     REQUIRE(file.vocabulary() == 1 + *std::max_element(ids.begin(), ids.end()));
@@ -58,37 +58,37 @@ TEST_CASE("headerless and llm.c files hold the same tokens") {
 }
 
 template <class T>
-void check_hdf5(const Scratch& scratch, DType dtype) {
+void check_hdf5(const TemporaryDirectory& scratch, DType dtype) {
   std::vector<T> ids(3000);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<T>(i % 200);
   Hdf5Writer writer;
   writer.add("data/tokens", ConstTensor(ids.data(), dtype, {3000}));
-  writer.save(scratch.path("t.h5"));
-  const TokenFile file(scratch.path("t.h5"), "data/tokens");
+  writer.save(scratch.file("t.h5"));
+  const TokenFile file(scratch.file("t.h5"), "data/tokens");
   REQUIRE(all_of(file) == std::vector<std::int32_t>(ids.begin(), ids.end()));
 }
 
 TEST_CASE("HDF5 token sets of several integer types") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   check_hdf5<std::uint8_t>(scratch, DType::u8);
   check_hdf5<std::uint16_t>(scratch, DType::u16);
   check_hdf5<std::int32_t>(scratch, DType::i32);
   check_hdf5<std::int64_t>(scratch, DType::i64);
-  CHECK(error_of([&] { TokenFile(scratch.path("t.h5"), "tokens"); }) ==
-        scratch.path("t.h5") + ": no array named tokens (it has: data/tokens)");
+  CHECK(error_of([&] { TokenFile(scratch.file("t.h5"), "tokens"); }) ==
+        scratch.file("t.h5") + ": no array named tokens (it has: data/tokens)");
 }
 
 TEST_CASE("an HDF5 token set is one-dimensional and of integers") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const std::vector<float> real(6);
   const std::vector<std::int32_t> ids(6);
   Hdf5Writer writer;
   writer.add("real", ConstTensor(real.data(), DType::f32, {6}));
   writer.add("flat", ConstTensor(ids.data(), DType::i32, {2, 3}));
   writer.add("none", ConstTensor(ids.data(), DType::i32, {0}));
-  writer.save(scratch.path("t.h5"));
+  writer.save(scratch.file("t.h5"));
   const auto error = [&](const char* name) {
-    return error_of([&] { TokenFile(scratch.path("t.h5"), name); });
+    return error_of([&] { TokenFile(scratch.file("t.h5"), name); });
   };
   CHECK(error("real").find("not an array of integers") != std::string::npos);
   CHECK(error("flat").find("has 2 dimensions, needed 1") != std::string::npos);
@@ -96,10 +96,10 @@ TEST_CASE("an HDF5 token set is one-dimensional and of integers") {
 }
 
 TEST_CASE("ids outside the vocabulary are refused with file and position") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   std::vector<std::uint16_t> ids(10000, 5);
   ids[7777] = 65535;
-  const std::string path = scratch.path("t.bin");
+  const std::string path = scratch.file("t.bin");
   write_bytes(path, bytes_of(ids));
   const TokenFile file(path, "");
   std::vector<std::int32_t> into(3000);
@@ -115,20 +115,20 @@ TEST_CASE("ids outside the vocabulary are refused with file and position") {
   const std::vector<std::int32_t> negative{3, -1};
   Hdf5Writer writer;
   writer.add("tokens", ConstTensor(negative.data(), DType::i32, {2}));
-  writer.save(scratch.path("t.h5"));
-  const TokenFile hdf5(scratch.path("t.h5"), "tokens");
+  writer.save(scratch.file("t.h5"));
+  const TokenFile hdf5(scratch.file("t.h5"), "tokens");
   CHECK(error_of([&] { hdf5.vocabulary(); }).find("token -1 at position 1") != std::string::npos);
   CHECK(error_of([&] { hdf5.read(0, 10, std::span(into).first(2)); }).find("token -1") !=
         std::string::npos);
 }
 
 TEST_CASE("what is short, odd or unreadable says what was needed and found") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const auto error = [&](const std::string& bytes) {
-    write_bytes(scratch.path("t.bin"), bytes);
-    return error_of([&] { TokenFile(scratch.path("t.bin"), ""); });
+    write_bytes(scratch.file("t.bin"), bytes);
+    return error_of([&] { TokenFile(scratch.file("t.bin"), ""); });
   };
-  const std::string path = scratch.path("t.bin");
+  const std::string path = scratch.file("t.bin");
   CHECK(error("") == path + ": needed at least one token, found none (0 bytes)");
   CHECK(error("abc") == path + ": needed 2 bytes a token, found the odd number of 3 bytes");
   CHECK(error(llm_c(20240520, 1, 10) + "12345678") ==
@@ -137,15 +137,15 @@ TEST_CASE("what is short, odd or unreadable says what was needed and found") {
   CHECK(error(llm_c(20240520, 2, 10)).find("version 2") != std::string::npos);
   CHECK(error(llm_c(20240520, 1, -10)).find("-10 tokens") != std::string::npos);
   CHECK(error(llm_c(20240520, 1, 0)).find("found none") != std::string::npos);
-  CHECK(error_of([&] { TokenFile(scratch.path("none"), ""); }).find("No such file") !=
+  CHECK(error_of([&] { TokenFile(scratch.file("none"), ""); }).find("No such file") !=
         std::string::npos);
   CHECK(error_of([&] { TokenFile(scratch.directory(), ""); }).find("not a regular file") !=
         std::string::npos);
 }
 
 TEST_CASE("a file cut while it is open is an Error") {
-  const Scratch scratch;
-  const std::string path = scratch.path("t.bin");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("t.bin");
   write_bytes(path, bytes_of(counting(5000)));
   const TokenFile file(path, "");
   std::filesystem::resize_file(path, 4000);
@@ -156,8 +156,8 @@ TEST_CASE("a file cut while it is open is an Error") {
 }
 
 TEST_CASE("positions beyond 2^31 and 2^32 tokens") {
-  const Scratch scratch;
-  const std::string path = scratch.path("big.bin");
+  const TemporaryDirectory scratch;
+  const std::string path = scratch.file("big.bin");
   write_bytes(path, "");
   constexpr std::int64_t kTokens = (std::int64_t{1} << 32) + 10;
   std::filesystem::resize_file(path, 2 * kTokens);  // a hole
@@ -180,12 +180,12 @@ TEST_CASE("positions beyond 2^31 and 2^32 tokens") {
 }
 
 TEST_CASE("threads and forked processes read the right rows") {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   const std::vector<std::uint16_t> ids = counting(100000);
   Hdf5Writer writer;
   writer.add("tokens", ConstTensor(ids.data(), DType::u16, {100000}));
-  writer.save(scratch.path("t.h5"));
-  const TokenFile file(scratch.path("t.h5"), "tokens");
+  writer.save(scratch.file("t.h5"));
+  const TokenFile file(scratch.file("t.h5"), "tokens");
   const auto all_right = [&](std::uint64_t seed) {
     std::vector<std::int32_t> row(97);
     for (int i = 0; i < 500; ++i) {
@@ -205,14 +205,14 @@ TEST_CASE("threads and forked processes read the right rows") {
 }
 
 TEST_CASE("text files are read whole") {
-  const Scratch scratch;
-  write_bytes(scratch.path("t.txt"), std::string("a\0\xff\r\n", 5));
-  CHECK(read_text_file(scratch.path("t.txt")) == std::string("a\0\xff\r\n", 5));
-  write_bytes(scratch.path("t.txt"), "");
-  CHECK(error_of([&] { read_text_file(scratch.path("t.txt")); }) ==
-        "cannot read " + scratch.path("t.txt") + ": the file is empty");
-  CHECK(error_of([&] { read_text_file(scratch.path("none")); }) ==
-        "cannot read " + scratch.path("none") + ": No such file or directory");
+  const TemporaryDirectory scratch;
+  write_bytes(scratch.file("t.txt"), std::string("a\0\xff\r\n", 5));
+  CHECK(read_text_file(scratch.file("t.txt")) == std::string("a\0\xff\r\n", 5));
+  write_bytes(scratch.file("t.txt"), "");
+  CHECK(error_of([&] { read_text_file(scratch.file("t.txt")); }) ==
+        "cannot read " + scratch.file("t.txt") + ": the file is empty");
+  CHECK(error_of([&] { read_text_file(scratch.file("none")); }) ==
+        "cannot read " + scratch.file("none") + ": No such file or directory");
 }
 
 }  // namespace

@@ -1,28 +1,14 @@
-// Files for tests: a directory of its own per test, removed at its end.
+// Text files for tests.
 #pragma once
 
-#include <stdlib.h>
-
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "tests/temporary_directory.h"
+
 namespace tilefold {
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "tilefold-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 inline void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;

@@ -1,36 +1,17 @@
-// A directory for one test case, removed after it.
+// Files of a test as bytes, and what a test expects of errors and processes.
 #pragma once
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 
 #include "base/error.h"
+#include "tests/temporary_directory.h"
 
 namespace tilefold {
-
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tilefold-XXXXXX").string();
-    expect(mkdtemp(pattern.data()) != nullptr, "no directory for the test");
-    directory_ = pattern;
-  }
-  ~Scratch() { std::filesystem::remove_all(directory_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  const std::string& directory() const { return directory_; }
-  std::string path(const std::string& name) const { return directory_ + "/" + name; }
-
- private:
-  std::string directory_;
-};
 
 inline std::string read_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
