@@ -34,10 +34,10 @@ std::int64_t hopper_workspace(const AttentionProblem& p) {
   return p.backward ? BackwardWorkspace(p).bytes : kForwardWorkspace;
 }
 
-const char* plain_refusal(const AttentionProblem& p) {
+std::string plain_refusal(const AttentionProblem& p) {
   if (p.seq_q > kLongest || p.seq_k > kLongest)
-    return "seq_q or seq_k is above 2^30, which positions in the kernels are not made for";
-  return "";
+    return str("seq_q ", p.seq_q, ", seq_k ", p.seq_k, "; allowed: up to 2^30 positions each");
+  return {};
 }
 
 std::int64_t plain_workspace(const AttentionProblem& p) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "contract/attention.h"
 
@@ -12,7 +13,7 @@ struct CUstream_st;
 namespace tilefold::attention {
 
 // Why it cannot run this problem, naming the argument; empty if it can. Plain C++, as the next.
-const char* plain_refusal(const AttentionProblem& problem);
+std::string plain_refusal(const AttentionProblem& problem);
 std::int64_t plain_workspace(const AttentionProblem& problem);  // D of each row, for backward
 
 void plain_forward(const AttentionForward& args, CUstream_st* stream);

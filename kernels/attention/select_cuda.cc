@@ -196,8 +196,8 @@ const Row& row_of(const AttentionProblem& x, const DeviceInfo& device) {
 }
 
 void require_runnable(const AttentionProblem& x, const DeviceInfo& device) {
-  const char* refusal = attention::plain_refusal(x);
-  require(*refusal == 0, "attention on ", device.name, ": ", refusal);
+  const std::string refusal = attention::plain_refusal(x);
+  if (!refusal.empty()) throw UsageError(str("attention on ", device.name, ": ", refusal));
   const AttentionStrategy asked = x.options.strategy;
   std::string why;
   if (asked == naive) why = attention::naive_refusal(x, device);

@@ -23,7 +23,8 @@ class CommandLines(ProgramTest):
     def test_attention(self):
         for huge in (["--seq", str(2**40), "--strategy", "naive"],
                      ["--seq", str(2**40), "--batch", str(2**40), "--heads", str(2**40)]):
-            self.refused("attention", "explain", *huge, says="beyond every memory")
+            self.refused("attention", "explain", "--device", "cpu", *huge, says="beyond every memory")
+            self.refused("attention", "explain", "--device", "h200", *huge, says="up to 2^30")
         for command in ("explain", "bench"):
             self.refused("attention", command, "--seq", "64", "--heads", "3", "--kv-heads", "2",
                          says="divisor of --heads 3")
