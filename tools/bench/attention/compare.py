@@ -2,7 +2,9 @@
 usage: compare.py LIBRARY OUT.csv [alone] [grid|short|SHAPES...]   a shape is d:causal:n[:batch:heads:kv_heads];
 alone: without the peers
 
-FLOPs: 4 b h n n d forward (halved when causal), 2.5 times that backward. Medians, after warm-up, random data."""
+FLOPs: 4 b h n n d forward (halved when causal), 2.5 times that backward. Random data. Ours and the peers take
+turns, since clocks follow load: each round times every one, warmed up; the figure is the median of the rounds'
+medians."""
 import csv, statistics, sys
 import torch, torch.nn.functional as F
 from torch.nn.attention import sdpa_kernel, SDPBackend
@@ -25,29 +27,35 @@ def shapes(words):
         out.append((d, causal, n, *(x[3:] or (16384 // n, 2048 // d, 2048 // d))))
     return out
 
+def race(flops, runs, rounds=3):
+    """TFLOP/s of each of runs (name: function)."""
+    ms = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items(): ms[name].append(do_bench(run, warmup=10, rep=25, return_mode='median'))
+    return {name: flops / statistics.median(x) / 1e9 for name, x in ms.items()}
+
 def main():
-    lib = load(sys.argv[1]); rows = []; rep = 60; words = sys.argv[3:]
+    lib = load(sys.argv[1]); rows = []; words = sys.argv[3:]
     peers = {} if 'alone' in words else BACKENDS; words = [w for w in words if w != 'alone']
     a = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16); b = torch.randn_like(a)
     peak = 2 * 8192 ** 3 / do_bench(lambda: a @ b, warmup=50, rep=200, return_mode='median') / 1e9
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, matrix peak {peak:.0f} TFLOP/s', flush=True)
-    time = lambda f: do_bench(f, warmup=15, rep=rep, return_mode='median')
     for d, causal, n, batch, heads, kv in shapes(words or ['grid']):
         r = lambda h: torch.randn(batch, n, h, d, device='cuda', dtype=torch.bfloat16)
         q, k, v, g = r(heads), r(kv), r(kv), r(heads); flops = 4 * batch * heads * n * n * d / (2 if causal else 1)
         row = dict(d=d, causal=causal, n=n, batch=batch, heads=heads, kv_heads=kv)
+        ours, any_order = (Attention(lib, q, k, v, g, causal=bool(causal), deterministic=x) for x in (True, False))
+        ours.forward(); any_order.forward()
+        forward, backward = {'fwd': ours.forward}, {'bwd': ours.backward, 'bwd_any_order': any_order.backward}
         for name, backend in peers.items():
             x = [t.transpose(1, 2).detach().requires_grad_() for t in (q, k, v)]; gt = g.transpose(1, 2)
-            try:
-                with sdpa_kernel(backend):
-                    f = lambda: F.scaled_dot_product_attention(*x, is_causal=bool(causal), enable_gqa=kv != heads)
-                    o = f(); row[name + '_fwd'] = flops / time(f) / 1e9
-                    row[name + '_bwd'] = 2.5 * flops / time(lambda: torch.autograd.grad(o, x, gt, retain_graph=True)) / 1e9
-            except RuntimeError: pass
-        ours = Attention(lib, q, k, v, g, causal=bool(causal))
-        row['fwd'] = flops / time(ours.forward) / 1e9
-        row['bwd'] = 2.5 * flops / time(ours.backward) / 1e9
-        ours.b.deterministic = 0; row['bwd_any_order'] = 2.5 * flops / time(ours.backward) / 1e9
+            def peer(x=x, backend=backend):
+                with sdpa_kernel(backend): return F.scaled_dot_product_attention(*x, is_causal=bool(causal), enable_gqa=kv != heads)
+            try: o = peer()
+            except RuntimeError: continue
+            forward[name + '_fwd'] = peer
+            backward[name + '_bwd'] = lambda o=o, x=x, gt=gt: torch.autograd.grad(o, x, gt, retain_graph=True)
+        row |= race(flops, forward); row |= race(2.5 * flops, backward)
         rows.append(row)
         print(f'd {d:3} {"causal" if causal else "full  "} n {n:5} b {batch:2} h {heads}/{kv} | fwd {row["fwd"]:4.0f} cudnn {row.get("cudnn_fwd", 0):4.0f} flash {row.get("flash_fwd", 0):4.0f}'
               f' | bwd {row["bwd"]:4.0f} any {row["bwd_any_order"]:4.0f} cudnn {row.get("cudnn_bwd", 0):4.0f} flash {row.get("flash_bwd", 0):4.0f}', flush=True)
