@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Data parallel training on several GPUs of this machine: speed, equal losses and bits, failures.
 
-usage: train_scaling.py TILEFOLD OUT [--ranks 2] [--config configs/llama-124m.yaml] [--steps 40]
+usage: train_scaling.py TILEFOLD OUT [--ranks 2] [--device cuda] [--config configs/llama-124m.yaml]
+                        [--steps 40]
 
 Weak scaling at 32 and 4 sequences a rank against one rank of the same call, with whole and with shared-
 out optimizer state; losses over 50 steps against one rank with the same global batch (largest
@@ -12,6 +13,7 @@ OUT/scaling.jsonl, a table to stdout; logs beside it. Exit status 1 if something
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -20,6 +22,24 @@ import time
 
 TOLERANCE = 1e-3  # of losses in bfloat16, over 50 steps
 SECONDS = 30      # until a job with a failed rank has ended
+
+
+def still_there(pids):
+    """Which of them have not ended within some seconds of their launcher's end."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end and any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        time.sleep(0.1)
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+def gpu_memory_in_use():
+    """MiB on all GPUs of this machine; 0 without the driver's tool."""
+    try:
+        said = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                              capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        return 0
+    return sum(map(int, said.split()))
 
 
 class Bench:
@@ -38,7 +58,7 @@ class Bench:
 
     def command(self, name, ranks, per_rank, steps, micro=None, shard=False):
         out = os.path.join(self.options.out, name)
-        settings = {"run.device": "cuda", "run.out": out, "train.steps": steps,
+        settings = {"run.device": self.options.device, "run.out": out, "train.steps": steps,
                     "train.global_batch": per_rank * ranks, "train.micro_batch": micro or per_rank,
                     "train.eval_samples": ranks, "parallel.shard_optimizer": str(shard).lower()}
         command = ["mpirun", "--bind-to", "none", "-np", str(ranks), self.options.tilefold, "train",
@@ -88,6 +108,8 @@ class Bench:
     def failing_rank(self, how):
         out, command = self.command(f"fail-{how.name}", self.options.ranks, 4, 100000)
         metrics = os.path.join(out, "metrics.jsonl")
+        shutil.rmtree(out, ignore_errors=True)
+        before = gpu_memory_in_use()
         with open(out + ".log", "w") as log:
             job = subprocess.Popen(command, env=self.env, stdout=log, stderr=subprocess.STDOUT)
             end = time.monotonic() + 60
@@ -107,10 +129,12 @@ class Bench:
         seconds = time.monotonic() - start
         with open(out + ".log", errors="replace") as log:
             said = [line.strip() for line in log if "tilefold: rank" in line]
-        left = [pid for pid in ranks if os.path.exists(f"/proc/{pid}")]
-        self.row(status not in (0, None) and seconds < SECONDS and bool(said) and not left,
-                 case=f"{how.name} of a rank", status=status, seconds=round(seconds, 1), said=said[:1],
-                 processes_left=len(left))
+        left = still_there(ranks)
+        memory = gpu_memory_in_use()
+        self.row(status not in (0, None) and seconds < SECONDS and bool(said) and not left and
+                 memory <= before + 64, case=f"{how.name} of a rank", status=status,
+                 seconds=round(seconds, 1), said=said[:1], processes_left=len(left),
+                 gpu_mib_left=memory - before)
 
 
 def main():
@@ -118,6 +142,7 @@ def main():
     parser.add_argument("tilefold")
     parser.add_argument("out")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--config", default="configs/llama-124m.yaml")
     parser.add_argument("--steps", type=int, default=40)
     bench = Bench(parser.parse_args())
