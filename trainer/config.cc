@@ -219,7 +219,7 @@ void Checks::others() const {
                 "; allowed: a micro_batch that divides global_batch");
   refuse_unless(t.warmup_steps <= t.steps, {"train.warmup_steps", "train.steps"},
                 "train.warmup_steps is ", t.warmup_steps, " and train.steps ", t.steps,
-                "; allowed: 0 to steps");
+                "; allowed: 0 to steps; with fewer steps give fewer warmup_steps too");
   refuse_unless(t.min_lr <= t.lr, {"train.min_lr", "train.lr"}, "train.min_lr is ", t.min_lr,
                 " and train.lr ", t.lr, "; allowed: 0 to lr");
   const bool file = c.data.kind == DataKind::text || c.data.kind == DataKind::tokens;

@@ -219,7 +219,7 @@ std::vector<ConfigKey> model_keys() {
       word("model", "style", At{model, &M::style},
            std::vector<Word<ModelStyle>>{{"llama", ModelStyle::llama}, {"gpt2", ModelStyle::gpt2}},
            "llama: RMSNorm, rotary positions, SwiGLU; gpt2: LayerNorm, learned positions, GELU"),
-      integer("model", "layers", At{model, &M::layers}, 1, 100000, "transformer blocks"),
+      integer("model", "layers", At{model, &M::layers}, 1, 20000, "transformer blocks"),
       integer("model", "width", At{model, &M::width}, 1, 1 << 20, "of the residual stream"),
       integer("model", "heads", At{model, &M::heads}, 1, 1 << 20,
               "query heads; width / heads is the head width, 1 to 256"),

@@ -53,6 +53,8 @@ class CommandLines(ProgramTest):
         for tokens in ("0", "-1", MOST):
             self.refused(*generate, "--tokens", tokens, says="--tokens")
         self.refused(*generate, "--tokens", "63", says="62 tokens at most")
+        self.refused("generate", out, "--prompt", "1 x", says="'x' at byte 2 is no token")
+        self.refused("generate", out, "--prompt", "", says="--prompt is empty")
         self.refused("generate", out, "--prompt-file", self.dir, status=1, says="regular file")
         self.refused("generate", out, "--prompt-file", "/dev/zero", status=1, says="regular file")
         for batch in ("0", "-1", MOST):

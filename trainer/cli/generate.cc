@@ -27,8 +27,15 @@ struct GenerateCommand {
   bool greedy = false;
 };
 
-std::string prompt_text(const GenerateCommand& options) {
-  return options.prompt_file.empty() ? options.prompt : read_text_file(options.prompt_file);
+std::vector<std::int32_t> read_prompt(const GenerateCommand& options,
+                                      const Vocabulary& vocabulary) {
+  if (!options.prompt_file.empty())
+    return vocabulary.encode(read_text_file(options.prompt_file), options.prompt_file);
+  try {
+    return vocabulary.encode(options.prompt, "--prompt");
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
 }
 
 void run(GenerateCommand options) {
@@ -38,8 +45,7 @@ void run(GenerateCommand options) {
   const CheckpointReader file(find_checkpoint(options.checkpoint));
   const Config config = config_of(file, options.set);
   const Vocabulary vocabulary = Vocabulary::parse(file.text("vocabulary"));
-  const std::string text = prompt_text(options);
-  std::vector<std::int32_t> prompt = vocabulary.encode(text, "--prompt");
+  std::vector<std::int32_t> prompt = read_prompt(options, vocabulary);
   if (prompt.empty()) throw UsageError("--prompt is empty; allowed: at least one token");
   const std::int64_t length = static_cast<std::int64_t>(prompt.size()) + options.tokens;
   if (length > config.model.context)
