@@ -2,8 +2,9 @@
 // dE[v] += sum_{t: token_t = v} dropout'(dx_t)      dP[i] += sum_{t: position_t = i} dropout'(dx_t)
 //
 // Backward gives each block a few rows of the table and a run of columns: it reads all ids, keeps
-// the tokens of its rows in their order, and adds them up one after another. No two blocks write
-// one element, every sum has one order, and nothing is sorted in memory.
+// the tokens of its rows in their order, and adds them up; a row with many tokens is shared out
+// over groups of the block's threads, whose sums are added in order. No two blocks write one
+// element, every sum has one order, and nothing is sorted in memory.
 #include <algorithm>
 
 #include "contract/embedding.h"
@@ -80,8 +81,10 @@ void forward(const Queue& queue, const EmbeddingForward& args) {
 }
 
 // A block's ids are kept this many at a time, and it has this many rows at most.
-constexpr int kKept = 1024, kMostRows = 64, kThreads = 128;
-constexpr int kTogether = 8;  // tokens of a row whose gradients are under way at a time
+constexpr int kKept = 2048, kMostRows = 64, kThreads = 512, kMostLanes = 128;
+constexpr int kAhead = 2;     // ids of a thread under way at a time
+constexpr int kTogether = 4;  // tokens of a row whose gradients are under way at a time
+constexpr int kLight = 16;    // a row with so many tokens is one group's
 
 template <class R>
 struct BackwardParams {
@@ -90,13 +93,14 @@ struct BackwardParams {
   float* dtable;            // [rows, width]
   std::int64_t count, width, rows;
   int rows_of_block;
+  int lanes, groups;  // of a block's threads: a group's lanes have V columns each of one token
   unsigned segments;  // blocks side by side over the columns
   Dropout dropout;
 };
 
 struct Kept {
-  std::int32_t token[kKept], row[kKept];  // in token order
-  std::int32_t sorted[kKept];             // tokens, row by row, each in token order
+  std::int32_t token[kKept], sorted[kKept];  // in token order; row by row, each in token order
+  std::uint8_t row[kKept];
   int begin[kMostRows + 1];
   int count, warp_count[kThreads / kWarp];
 };
@@ -109,13 +113,14 @@ __device__ void append(Kept& kept, bool mine, std::int64_t token, int row) {
   __syncthreads();
   int at = kept.count + __popc(votes & ((1u << lane) - 1u));
   int all = 0;
+#pragma unroll
   for (unsigned w = 0; w < kThreads / kWarp; ++w) {
     if (w < warp) at += kept.warp_count[w];
     all += kept.warp_count[w];
   }
   if (mine) {
     kept.token[at] = static_cast<std::int32_t>(token);
-    kept.row[at] = row;
+    kept.row[at] = static_cast<std::uint8_t>(row);
   }
   __syncthreads();
   if (threadIdx.x == 0) kept.count += all;
@@ -165,28 +170,59 @@ __device__ __forceinline__ void add_row(const BackwardParams<R>& p, const Packed
   for (int j = 0; j < V; ++j) sum[j] += dx[j] * scale[j];
 }
 
+// sum += tokens first, first + step, ... of those sorted, below `end`.
 template <class R, int V>
-__device__ void add_kept(const BackwardParams<R>& p, Kept& kept, std::int64_t first, int rows,
-                         std::int64_t c) {
+__device__ __forceinline__ void add_tokens(const BackwardParams<R>& p, const Kept& kept, int first,
+                                           int end, int step, std::int64_t c, float (&sum)[V]) {
+  for (int i = first; i < end; i += kTogether * step) {
+    Packed<R, V> d[kTogether];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k)
+      if (i + k * step < end)
+        d[k].load(p.dx + std::int64_t{kept.sorted[i + k * step]} * p.width + c);
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k)
+      if (i + k * step < end) add_row<R, V>(p, d[k], kept.sorted[i + k * step], c, sum);
+  }
+}
+
+// A row with few tokens is one group's; a row with many is shared out over all groups, whose sums
+// are then added in order. sums: [groups][lanes * V].
+template <class R, int V>
+__device__ void add_kept(const BackwardParams<R>& p, Kept& kept, float* sums, std::int64_t first,
+                         int rows, std::int64_t segment) {
   order_by_row(kept, rows);
-  if (c < p.width) {
-    for (int r = 0; r < rows; ++r) {
+  const int lane = static_cast<int>(threadIdx.x) % p.lanes;
+  const int group = static_cast<int>(threadIdx.x) / p.lanes;
+  const std::int64_t start = segment * p.lanes * V, c = start + lane * V;
+  if (group < p.groups && c < p.width)
+    for (int r = group; r < rows; r += p.groups) {
       const int begin = kept.begin[r], end = kept.begin[r + 1];
-      if (begin == end) continue;
+      if (begin == end || end - begin > kLight) continue;
       float* to = p.dtable + (first + r) * p.width + c;
       float sum[V];
       load<float, V>(to, sum);
-      for (int i = begin; i < end; i += kTogether) {
-        Packed<R, V> d[kTogether];
-#pragma unroll
-        for (int k = 0; k < kTogether; ++k)
-          if (i + k < end) d[k].load(p.dx + std::int64_t{kept.sorted[i + k]} * p.width + c);
-#pragma unroll
-        for (int k = 0; k < kTogether; ++k)
-          if (i + k < end) add_row<R, V>(p, d[k], kept.sorted[i + k], c, sum);
-      }
+      add_tokens<R, V>(p, kept, begin, end, 1, c, sum);
       store<float, V>(to, sum);
     }
+  for (int r = 0; r < rows; ++r) {
+    const int begin = kept.begin[r], end = kept.begin[r + 1];
+    if (end - begin <= kLight) continue;  // the same on all threads
+    if (group < p.groups && c < p.width) {
+      float sum[V] = {};
+      add_tokens<R, V>(p, kept, begin + group, end, p.groups, c, sum);
+#pragma unroll
+      for (int j = 0; j < V; ++j) sums[(group * p.lanes + lane) * V + j] = sum[j];
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < p.lanes * V; i += kThreads) {
+      if (start + i >= p.width) break;
+      float sum = 0;
+#pragma unroll 8
+      for (int g = 0; g < p.groups; ++g) sum += sums[g * p.lanes * V + i];
+      p.dtable[(first + r) * p.width + start + i] += sum;
+    }
+    __syncthreads();
   }
   __syncthreads();
   if (threadIdx.x == 0) kept.count = 0;
@@ -194,17 +230,15 @@ __device__ void add_kept(const BackwardParams<R>& p, Kept& kept, std::int64_t fi
 }
 
 template <class R, int V>
-__global__ void __launch_bounds__(kThreads) backward_kernel(const BackwardParams<R> p) {
+__global__ void __launch_bounds__(kThreads, 2) backward_kernel(const BackwardParams<R> p) {
   __shared__ Kept kept;
+  __shared__ float sums[kThreads * V];
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x / p.segments) * p.rows_of_block;
   const int rows =
       static_cast<int>(first + p.rows_of_block < p.rows ? p.rows_of_block : p.rows - first);
-  const std::int64_t c =
-      (static_cast<std::int64_t>(blockIdx.x % p.segments) * kThreads + threadIdx.x) * V;
+  const std::int64_t segment = blockIdx.x % p.segments;
   if (threadIdx.x == 0) kept.count = 0;
   __syncthreads();
-  // Four ids a thread are under way at a time.
-  constexpr int kAhead = 4;
   for (std::int64_t start = 0; start < p.count; start += kAhead * kThreads) {
     std::int64_t row[kAhead];
     bool any = false;
@@ -214,15 +248,16 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const BackwardParams
       row[i] = t < p.count ? p.ids[t] - first : -1;
       any = any || (row[i] >= 0 && row[i] < rows);
     }
-    if (!__syncthreads_or(any ? 1 : 0)) continue;
+    if (__syncthreads_or(any ? 1 : 0)) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      append(kept, row[i] >= 0 && row[i] < rows, start + i * kThreads + threadIdx.x,
-             static_cast<int>(row[i]));
-      if (kept.count > kKept - kThreads) add_kept<R, V>(p, kept, first, rows, c);
+      for (int i = 0; i < kAhead; ++i)
+        append(kept, row[i] >= 0 && row[i] < rows, start + i * kThreads + threadIdx.x,
+               static_cast<int>(row[i]));
     }
+    const bool last = start + kAhead * kThreads >= p.count;
+    if (kept.count > (last ? 0 : kKept - kAhead * kThreads))
+      add_kept<R, V>(p, kept, sums, first, rows, segment);
   }
-  if (kept.count > 0) add_kept<R, V>(p, kept, first, rows, c);
 }
 
 template <class R, int V>
@@ -235,12 +270,21 @@ void add_rows(const Queue& queue, const EmbeddingBackward& args, const ConstTens
                       .width = args.dx.shape[1],
                       .rows = dtable.shape[0],
                       .rows_of_block = 1,
-                      .segments = static_cast<unsigned>(ceil_div(args.dx.shape[1], kThreads * V)),
+                      .lanes = 0,
+                      .groups = 0,
+                      .segments = 1,
                       .dropout = args.dropout};
-  // Every block reads all ids; fewer rows a block only while there are multiprocessors to feed.
-  const std::int64_t wanted = 8 * queue.device.processors;
-  p.rows_of_block =
-      static_cast<int>(std::clamp<std::int64_t>(p.rows * p.segments / wanted, 1, kMostRows));
+  // Every block reads all ids: few rows, each with many tokens, become more blocks by their columns
+  // (8 lanes read a line of 128 bytes), many rows fewer.
+  const std::int64_t vectors = ceil_div(p.width, V), processors = queue.device.processors;
+  std::int64_t lanes = std::min<std::int64_t>(vectors, kMostLanes);
+  while (lanes > 8 && p.rows * ceil_div(vectors, lanes) < 4 * processors)
+    lanes = std::max<std::int64_t>(8, ceil_div(lanes, 2));
+  p.lanes = static_cast<int>(lanes);
+  p.groups = static_cast<int>(kThreads / lanes);
+  p.segments = static_cast<unsigned>(ceil_div(vectors, lanes));
+  p.rows_of_block = static_cast<int>(
+      std::clamp<std::int64_t>(p.rows * p.segments / (8 * processors), 1, kMostRows));
   tile::launch(backward_kernel<R, V>,
                {.blocks = ceil_div(p.rows, p.rows_of_block) * p.segments, .threads = kThreads},
                queue.stream, p);

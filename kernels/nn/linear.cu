@@ -26,7 +26,29 @@ auto matrix(const BasicTensor<Void>& t) {
   return Matrix<Element>{t.template as<T>(), t.strides[0]};
 }
 
-__device__ __forceinline__ float cumulative(float z) { return 0.5f * erfcf(z * -0.70710678f); }
+// P(Z < z) and the density exp(-z^2 / 2) / sqrt(2 pi).
+struct Normal {
+  float cumulative, density;
+};
+
+// Beside 16-bit numbers the tail is exp(-z^2 / 2) times a polynomial in 1 / (1 + |z| / 4), fitted
+// to a relative error of 2.4e-5: a library function's instructions would take twice the time of the
+// bytes.
+template <class T>
+__device__ __forceinline__ Normal normal(float z) {
+  constexpr float kDensity = 0.39894228f;  // 1 / sqrt(2 pi)
+  if constexpr (std::is_same_v<T, float>) {
+    return {0.5f * erfcf(z * -0.70710678f), kDensity * expf(-0.5f * z * z)};
+  } else {
+    const float bell = __expf(-0.5f * z * z);
+    const float t = __fdividef(1.0f, fmaf(0.25f, fabsf(z), 1.0f));
+    float tail = fmaf(t, 0.24586018f, -0.11425204f);
+    tail = fmaf(t, tail, 0.18940324f);
+    tail = fmaf(t, tail, 0.07722654f);
+    tail = fmaf(t, tail, 0.10177386f) * t * bell;
+    return {z > 0 ? 1.0f - tail : tail, kDensity * bell};
+  }
+}
 
 // y = gelu(pre)
 template <class T, class Y, int V>
@@ -34,16 +56,17 @@ __global__ void gelu_kernel(Matrix<const T> pre, Matrix<Y> y, std::int64_t rows,
                             unsigned segments) {
   const RowsPlace at = rows_place(segments, V);
   if (at.c >= width) return;
-  float z[kRows][V];
+  Packed<T, V> z[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r)
-    if (at.first + r < rows) load<T, V>(pre.at(at.first + r, at.c), z[r]);
+    if (at.first + r < rows) z[r].load(pre.at(at.first + r, at.c));
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (at.first + r >= rows) break;
+    float out[V];
 #pragma unroll
-    for (int j = 0; j < V; ++j) z[r][j] *= cumulative(z[r][j]);
-    store<Y, V>(y.at(at.first + r, at.c), z[r]);
+    for (int j = 0; j < V; ++j) out[j] = z[r][j] * normal<T>(z[r][j]).cumulative;
+    store<Y, V>(y.at(at.first + r, at.c), out);
   }
 }
 
@@ -53,22 +76,23 @@ __global__ void gelu_gradient_kernel(Matrix<const T> pre, Matrix<T> dx, std::int
                                      std::int64_t width, unsigned segments) {
   const RowsPlace at = rows_place(segments, V);
   if (at.c >= width) return;
-  float z[kRows][V], d[kRows][V];
+  Packed<T, V> z[kRows], d[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (at.first + r >= rows) break;
-    load<T, V>(pre.at(at.first + r, at.c), z[r]);
-    load<T, V>(dx.at(at.first + r, at.c), d[r]);
+    z[r].load(pre.at(at.first + r, at.c));
+    d[r].load(dx.at(at.first + r, at.c));
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (at.first + r >= rows) break;
+    float out[V];
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float density = 0.39894228f * expf(-0.5f * z[r][j] * z[r][j]);
-      d[r][j] *= cumulative(z[r][j]) + z[r][j] * density;
+      const Normal at_z = normal<T>(z[r][j]);
+      out[j] = d[r][j] * (at_z.cumulative + z[r][j] * at_z.density);
     }
-    store<T, V>(dx.at(at.first + r, at.c), d[r]);
+    store<T, V>(dx.at(at.first + r, at.c), out);
   }
 }
 
@@ -204,7 +228,7 @@ void linear_forward(const Queue& queue, MatrixLibrary& library, const LinearForw
 
 void linear_backward(const Queue& queue, MatrixLibrary& library, const LinearBackward& args) {
   for_cuda_dtype("linear_backward", args.x.dtype,
-                  [&]<class T>(Type<T>) { backward<T>(queue, library, args); });
+                 [&]<class T>(Type<T>) { backward<T>(queue, library, args); });
 }
 
 }  // namespace tilefold::nn

@@ -3,7 +3,8 @@
 //
 // A number of tokens at a time (contract/loss_head.h): their logits, in place their gradient, its
 // two products. A block takes a token; it goes over the logits twice, the second time in shared
-// memory as far as they fit, so that memory is read once and written once.
+// memory as far as they fit, so that memory is read once and written once. A small vocabulary's
+// token is one warp's, whose registers keep the logits.
 #include <algorithm>
 
 #include "contract/loss_head.h"
@@ -58,9 +59,9 @@ __device__ __forceinline__ Running merged(const Running& a, const Running& b) {
   return out;
 }
 
-// Over the block, the same on every thread. shared: [warps].
+// Over the warp, the same on every lane.
 template <class L>
-__device__ Running merged_over_block(Running mine, Running* shared) {
+__device__ __forceinline__ Running merged_over_warp(Running mine) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
     const Running other = {__shfl_xor_sync(0xffffffffu, mine.top, step),
@@ -68,6 +69,13 @@ __device__ Running merged_over_block(Running mine, Running* shared) {
                            __shfl_xor_sync(0xffffffffu, mine.at, step)};
     mine = merged<L>(mine, other);
   }
+  return mine;
+}
+
+// Over the block, the same on every thread. shared: [warps].
+template <class L>
+__device__ Running merged_over_block(Running mine, Running* shared) {
+  mine = merged_over_warp<L>(mine);
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = mine;
   __syncthreads();
   mine = shared[0];
@@ -93,6 +101,42 @@ __device__ __forceinline__ void take(Running& state, const Packed<L, V>& z, int 
     if (c + j < vocab) state.sum += exponential<L>(z[j] - top);
 }
 
+// A token's target, and its logit.
+struct Goal {
+  std::int64_t target;  // -1: none
+  float z;              // NaN where the target is none of the vocabulary
+  bool inside;
+};
+
+template <class L>
+__device__ __forceinline__ Goal goal_of(const LossParams<L>& p, std::int64_t t, const L* z) {
+  const std::int64_t target = p.targets[t];
+  const bool inside = target < p.vocab;
+  return {target, target >= 0 && inside ? widened(z[target]) : NAN, inside};
+}
+
+template <class L>
+__device__ __forceinline__ void write_loss(const LossParams<L>& p, std::int64_t t, const Goal& goal,
+                                           const Running& state) {
+  p.losses[t] = goal.target == -1 ? 0.0f : logf(state.sum) + (state.top - goal.z);
+  if (p.predictions != nullptr) p.predictions[t] = state.at;
+}
+
+// dz of columns [c, c + V); the padding behind the vocabulary becomes 0.
+template <class L, int V>
+__device__ __forceinline__ void write_gradient(L* z, const Packed<L, V>& kept, int c, int vocab,
+                                               const Goal& goal, const Running& state) {
+  const float factor = goal.target == -1 ? 0.0f : goal.inside ? 1.0f / state.sum : NAN;
+  float dz[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const int v = c + j;
+    dz[j] = goal.target == -1 || v >= vocab ? 0.0f : exponential<L>(kept[j] - state.top) * factor;
+    if (v == goal.target) dz[j] -= 1.0f;
+  }
+  store<L, V>(z + c, dz);
+}
+
 template <class L, int V>
 __global__ void __launch_bounds__(kThreads, 2) loss_kernel(const LossParams<L> p) {
   extern __shared__ uint4 cache[];
@@ -101,9 +145,7 @@ __global__ void __launch_bounds__(kThreads, 2) loss_kernel(const LossParams<L> p
   const std::int64_t t = blockIdx.x;
   L* z = p.logits + t * p.row;
   const int vectors = (p.vocab + V - 1) / V;
-  const std::int64_t target = p.targets[t];
-  const bool inside = target < p.vocab;
-  const float z_target = target >= 0 && inside ? widened(z[target]) : NAN;
+  const Goal goal = goal_of(p, t, z);
 
   Running state = {-INFINITY, 0, 0};
   constexpr int kAhead = 4;  // vectors of a thread under way at a time
@@ -121,12 +163,8 @@ __global__ void __launch_bounds__(kThreads, 2) loss_kernel(const LossParams<L> p
     }
   }
   state = merged_over_block<L>(state, shared);
-  if (threadIdx.x == 0) {
-    p.losses[t] = target == -1 ? 0.0f : logf(state.sum) + (state.top - z_target);
-    if (p.predictions != nullptr) p.predictions[t] = state.at;
-  }
+  if (threadIdx.x == 0) write_loss(p, t, goal, state);
   if (!p.gradients) return;
-  const float factor = target == -1 ? 0.0f : inside ? 1.0f / state.sum : NAN;
   for (int at = static_cast<int>(threadIdx.x); at < vectors; at += kThreads) {
     Packed<L, V> kept;
     if (at < p.cached) {
@@ -134,15 +172,36 @@ __global__ void __launch_bounds__(kThreads, 2) loss_kernel(const LossParams<L> p
     } else {
       kept.load(z + std::int64_t{at} * V);
     }
-    float dz[V];
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const int v = at * V + j;
-      dz[j] = target == -1 || v >= p.vocab ? 0.0f : exponential<L>(kept[j] - state.top) * factor;
-      if (v == target) dz[j] -= 1.0f;
-    }
-    store<L, V>(z + std::int64_t{at} * V, dz);
+    write_gradient<L, V>(z, kept, at * V, p.vocab, goal, state);
   }
+}
+
+constexpr int kWarps = 8;          // tokens of a block where a token is one warp's
+constexpr int kVectorsOfLane = 4;  // up to 1024 logits of 16 bits, 512 of float32
+
+template <class L, int V>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    small_loss_kernel(const LossParams<L> p, std::int64_t tokens) {
+  const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (t >= tokens) return;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  L* z = p.logits + t * p.row;
+  const Goal goal = goal_of(p, t, z);
+  const auto column = [&](int i) { return (i * static_cast<int>(kWarp) + lane) * V; };
+  Packed<L, V> packed[kVectorsOfLane];
+#pragma unroll
+  for (int i = 0; i < kVectorsOfLane; ++i)
+    if (column(i) < p.vocab) packed[i].load(z + column(i));
+  Running state = {-INFINITY, 0, 0};
+#pragma unroll
+  for (int i = 0; i < kVectorsOfLane; ++i)
+    if (column(i) < p.vocab) take<L, V>(state, packed[i], column(i), p.vocab);
+  state = merged_over_warp<L>(state);
+  if (lane == 0) write_loss(p, t, goal, state);
+  if (!p.gradients) return;
+#pragma unroll
+  for (int i = 0; i < kVectorsOfLane; ++i)
+    if (column(i) < p.vocab) write_gradient<L, V>(z, packed[i], column(i), p.vocab, goal, state);
 }
 
 // total[0] += the losses' sum in float64: each thread every 1024th, then a fixed tree.
@@ -173,6 +232,12 @@ void losses(const Queue& queue, const LossHead& args, std::int64_t start, std::i
       .vocab = static_cast<int>(vocab),
       .cached = 0,
       .gradients = static_cast<bool>(args.dhidden)};
+  if (vectors <= kVectorsOfLane * std::int64_t{kWarp}) {
+    tile::launch(small_loss_kernel<L, kVector<L>>,
+                 {.blocks = ceil_div(tokens, kWarps), .threads = kWarps * static_cast<int>(kWarp)},
+                 queue.stream, p, tokens);
+    return;
+  }
   if (p.gradients) p.cached = static_cast<int>(std::min(vectors, kSharedBytes / 16));
   tile::launch(loss_kernel<L, kVector<L>>,
                {.blocks = tokens,

@@ -20,10 +20,17 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// How rows lie in a block: one in up to 1024 threads, or side by side in kThreads; narrow ones
+// leave backward registers for a second block beside the first.
+enum class Rows { narrow, usual, wide };
+constexpr int most_threads(Rows rows) { return rows == Rows::wide ? 1024 : kThreads; }
+
 // Vectors that a thread keeps: 24 columns of 16 bits let one warp have a row of 768. Single
 // elements where rows are not aligned.
-template <int V>
-constexpr int kVectors = V == 1 ? 8 : 3;
+template <int V, Rows kRows = Rows::usual>
+constexpr int kVectors = V == 1                  ? 8
+                         : kRows == Rows::narrow ? 2
+                                                 : 3;
 
 // Threads of a row, and rows side by side in a block.
 struct RowShape {
@@ -154,13 +161,13 @@ struct BackwardParams {
 };
 
 // Sums of a block's rows [rows side by side][width] into one, in order: to[width].
-template <int V>
-__device__ void add_rows(const float (&sums)[kVectors<V>][V], const RowShape& shape, int width,
+template <int V, int kCount>
+__device__ void add_rows(const float (&sums)[kCount][V], const RowShape& shape, int width,
                          float* shared, float* to) {
   const unsigned lane = threadIdx.x % shape.threads, group = threadIdx.x / shape.threads;
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kVectors<V>; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     const int c = static_cast<int>(i * shape.threads + lane) * V;
     if (c >= width) continue;
 #pragma unroll
@@ -176,29 +183,33 @@ __device__ void add_rows(const float (&sums)[kVectors<V>][V], const RowShape& sh
   }
 }
 
-// kMost: threads of a block, of which two share a multiprocessor where their registers allow it.
-template <class T, class R, int V, bool kBias, int kMost>
-__global__ void __launch_bounds__(kMost,
-                                  kMost <= kThreads && !kBias && sizeof(R) == sizeof(T) ? 2 : 1)
+// Whether two blocks share a multiprocessor's registers.
+template <class T, class R, bool kBias, Rows kRows>
+constexpr bool kPaired = kRows == Rows::narrow ||
+                         (kRows == Rows::usual && !kBias && sizeof(R) == sizeof(T));
+
+template <class T, class R, int V, bool kBias, Rows kRows>
+__global__ void __launch_bounds__(most_threads(kRows), kPaired<T, R, kBias, kRows> ? 2 : 1)
     backward_kernel(const BackwardParams<T, R> p) {
   __shared__ float2 shared[32];
   extern __shared__ float rows_shared[];  // [rows side by side][width]
+  constexpr int kCount = kVectors<V, kRows>;
   const unsigned lane = threadIdx.x % p.shape.threads;
   const std::int64_t begin = blockIdx.x * p.run;
   const std::int64_t end = begin + p.run < p.tokens ? begin + p.run : p.tokens;
   const auto column = [&](int i) { return static_cast<int>(i * p.shape.threads + lane) * V; };
 
-  float dw[kVectors<V>][V] = {};
-  float db[kBias ? kVectors<V> : 1][V] = {};
+  float dw[kCount][V] = {};
+  float db[kBias ? kCount : 1][V] = {};
   for (std::int64_t first = begin; first < end; first += p.shape.rows) {
     const std::int64_t row = first + threadIdx.x / p.shape.threads;
     const std::int64_t start = row * p.width;
     const auto live = [&](int i) { return row < end && column(i) < p.width; };
     // Packed, and widened where they are used, twice: 128 registers hold a row and dw's sums.
-    Packed<R, V> x[kVectors<V>], to[kVectors<V>];
-    Packed<T, V> dy[kVectors<V>];
+    Packed<R, V> x[kCount], to[kCount];
+    Packed<T, V> dy[kCount];
 #pragma unroll
-    for (int i = 0; i < kVectors<V>; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       if (!live(i)) continue;
       x[i].load(p.sum + start + column(i));
       dy[i].load(p.dy + start + column(i));
@@ -208,7 +219,7 @@ __global__ void __launch_bounds__(kMost,
     const float rstd = row < end ? p.rstd[row] : 0.0f;
     float2 sums = {0, 0};  // of g, of g x^
 #pragma unroll
-    for (int i = 0; i < kVectors<V>; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       if (!live(i)) continue;
       Packed<T, V> w;
       w.load(p.weight + column(i));
@@ -225,7 +236,7 @@ __global__ void __launch_bounds__(kMost,
     const float g_mean = p.layer ? sums.x / static_cast<float>(p.width) : 0.0f;
     const float gx_mean = sums.y / static_cast<float>(p.width);
 #pragma unroll
-    for (int i = 0; i < kVectors<V>; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       if (!live(i)) continue;
       Packed<T, V> w;
       w.load(p.weight + column(i));
@@ -319,12 +330,17 @@ void backward(const Queue& queue, const ResidualNormBackward& args) {
   const std::size_t shared =
       p.shape.rows > 1 ? p.shape.rows * static_cast<std::size_t>(width) * 4 : 0;
   const tile::Grid grid{.blocks = runs, .threads = threads, .shared_bytes = shared};
+  const auto launch = [&]<Rows kRows>() {
+    tile::launch(db != nullptr ? backward_kernel<T, R, V, true, kRows>
+                               : backward_kernel<T, R, V, false, kRows>,
+                 grid, queue.stream, p);
+  };
   if (threads > kThreads)
-    db != nullptr ? tile::launch(backward_kernel<T, R, V, true, 1024>, grid, queue.stream, p)
-                  : tile::launch(backward_kernel<T, R, V, false, 1024>, grid, queue.stream, p);
+    launch.template operator()<Rows::wide>();
+  else if (V > 1 && width <= kVectors<V, Rows::narrow> * V * std::int64_t{kWarp})
+    launch.template operator()<V == 1 ? Rows::usual : Rows::narrow>();
   else
-    db != nullptr ? tile::launch(backward_kernel<T, R, V, true, kThreads>, grid, queue.stream, p)
-                  : tile::launch(backward_kernel<T, R, V, false, kThreads>, grid, queue.stream, p);
+    launch.template operator()<Rows::usual>();
   const tile::Grid columns{.blocks = ceil_div(width, 32), .threads = 1024};
   tile::launch(add_runs_kernel, columns, queue.stream, dw, runs, p.width, args.dweight.as<float>());
   if (db != nullptr)

@@ -125,8 +125,9 @@ TEST_CASE("loss head: gradients and predictions, odd and even vocabularies") {
   if (!gpu) return;
   for (const HeadCase& h :
        {HeadCase{1, 8, 1, true}, HeadCase{40, 64, 65, true}, HeadCase{40, 64, 65, false},
-        HeadCase{300, 96, 1000, true}, HeadCase{77, 33, 50257, false},
-        HeadCase{60, 64, 50304, true}, HeadCase{9, 40, 131072, true}})
+        HeadCase{300, 96, 1000, true}, HeadCase{70, 64, 513, true}, HeadCase{70, 64, 1025, false},
+        HeadCase{77, 33, 50257, false}, HeadCase{60, 64, 50304, true},
+        HeadCase{9, 40, 131072, true}})
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       INFO(h.tokens << " tokens, vocabulary " << h.vocab << ", " << name_of(dtype));
       Cpu cpu;

@@ -76,6 +76,8 @@ TEST_CASE("residual norms: both kinds, odd and even widths, few and many tokens,
                             NormCase{7, 33, NormKind::layer, true, true, 0.25f},
                             NormCase{300, 768, NormKind::rms, true, false, 0},
                             NormCase{4500, 64, NormKind::layer, true, true, 0.5f},
+                            NormCase{700, 384, NormKind::layer, true, false, 0.2f},
+                            NormCase{90, 520, NormKind::layer, true, true, 0},
                             NormCase{3, 1537, NormKind::rms, false, false, 0},
                             NormCase{3, 4096, NormKind::layer, true, true, 0.1f},
                             NormCase{2, 12288, NormKind::rms, true, false, 0}}) {
@@ -128,15 +130,22 @@ TEST_CASE("embedding: few and many rows, repeated tokens, positions, dropout") {
   struct Case {
     std::int64_t tokens, width, vocab, context;
     float dropout;
+    int skew = 1;  // ids are the least of so many draws
   };
   for (const Case& e : {Case{1, 1, 1, 0, 0}, Case{50, 9, 3, 25, 0.3f}, Case{2000, 64, 1, 500, 0.2f},
-                        Case{3000, 96, 50304, 0, 0}, Case{5000, 772, 300, 100, 0}})
+                        Case{3000, 96, 50304, 0, 0}, Case{5000, 772, 300, 100, 0},
+                        Case{6000, 384, 65, 60, 0.2f, 12}, Case{9000, 40, 4000, 0, 0, 400}})
     check_gpu([&](Context ctx, DType dtype, DType wide) {
       const DType sums = sum_dtype(dtype);
       const PlacedState state(ctx, {.seed = 9, .step = 1, .first_sample = 2});
       const Dropout dropout{
           .p = e.dropout, .site = 0, .rows_per_sample = e.tokens, .state = state.get()};
-      const Place tokens(ctx, DType::i32, {e.tokens}, integers(e.tokens, 1, 0, e.vocab));
+      Values ids = integers(e.tokens, 1, 0, e.vocab);
+      for (int i = 1; i < e.skew; ++i) {
+        const Values more = integers(e.tokens, 10 + static_cast<unsigned>(i), 0, e.vocab);
+        for (std::size_t t = 0; t < ids.size(); ++t) ids[t] = std::min(ids[t], more[t]);
+      }
+      const Place tokens(ctx, DType::i32, {e.tokens}, ids);
       const Place positions(ctx, DType::i32, {e.tokens},
                             integers(e.tokens, 2, 0, std::max<std::int64_t>(e.context, 1)));
       const Place table(ctx, dtype, {e.vocab, e.width}, even_values(e.vocab * e.width, 3));

@@ -4,7 +4,7 @@
 //   ops_bench [SEQ]      sequences of SEQ tokens; 1024
 //
 // A line an op: milliseconds, how often a step runs it, GB/s beside the copy bandwidth or TFLOP/s.
-// The last lines add up the step. The rows "tall" are eight times as long, 400 MB a tensor.
+// The last lines add up the step. The rows "tall" are of 400 MB a tensor.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -78,9 +78,12 @@ class Bench {
         products_, attention_, head_, moving_, all, kTokens / all * 1e3);
   }
 
-  double products_ = 0, attention_ = 0, head_ = 0;
-
- private:
+  // A line for what took `ms` outside the step.
+  void moved(const char* name, double bytes, double ms) const {
+    const double rate = bytes / ms / 1e6;
+    std::printf("%-28s %9.4f ms x  0  %7.0f GB/s  %5.1f%% of copy\n", name, ms, rate,
+                100 * rate / copy_);
+  }
   // Milliseconds of one call: the median of 7 runs of 10.
   template <class Op>
   double time(Op&& op) {
@@ -99,6 +102,9 @@ class Bench {
     return runs[3];
   }
 
+  double products_ = 0, attention_ = 0, head_ = 0;
+
+ private:
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::vector<std::unique_ptr<Memory>> memory_;
@@ -106,22 +112,51 @@ class Bench {
   double copy_ = 0, moving_ = 0;
 };
 
-void norms(Bench& b, std::int64_t rows, const char* forward, const char* backward,
+void norms(Bench& b, NormKind kind, std::int64_t rows, const char* forward, const char* backward,
            std::int64_t count) {
   const Context ctx = b.context();
   const Shape shape{rows, kWidth};
   const double bytes = 2.0 * static_cast<double>(shape.numel());
   ResidualNormForward f;
+  f.kind = kind;
+  if (kind == NormKind::layer) f.mean = b.tensor(DType::f32, {rows});
   f.residual = b.tensor(DType::bf16, shape), f.branch = b.tensor(DType::bf16, shape);
   f.sum = b.tensor(DType::bf16, shape), f.y = b.tensor(DType::bf16, shape);
   f.weight = b.tensor(DType::bf16, {kWidth}), f.rstd = b.tensor(DType::f32, {rows});
   b.moves(forward, count, 4 * bytes, [&] { ops::residual_norm_forward(ctx, f); });
   ResidualNormBackward g;
+  g.kind = kind, g.mean = f.mean;
   g.dy = f.branch, g.sum = f.sum, g.weight = f.weight, g.rstd = f.rstd, g.dsum = f.y;
   g.dweight = b.tensor(DType::f32, {kWidth});
   g.workspace =
       b.workspace(residual_norm_backward_workspace(rows, kWidth, DType::bf16, b.device()));
   b.moves(backward, count, 4 * bytes, [&] { ops::residual_norm_backward(ctx, g); });
+}
+
+// GELU comes with a product: what a narrow one takes longer with it than without. 400 MB a tensor.
+void gelu(Bench& b) {
+  const Context ctx = b.context();
+  const std::int64_t narrow = 16, wide = 8 * kWidth;
+  const LinearProblem p{.tokens = kTokens, .in = narrow, .out = wide, .dtype = DType::bf16};
+  const double bytes = 2.0 * static_cast<double>(kTokens * wide);
+  LinearForward f;
+  f.x = b.tensor(DType::bf16, {kTokens, narrow}), f.weight = b.tensor(DType::bf16, {wide, narrow});
+  f.y = b.tensor(DType::bf16, {kTokens, wide});
+  f.workspace = b.workspace(linear_workspace(p, b.device()));
+  const double alone = b.time([&] { ops::linear_forward(ctx, f); });
+  f.epilogue = Epilogue::gelu, f.pre = b.tensor(DType::bf16, {kTokens, wide});
+  b.moved("gelu, tall", 2 * bytes, b.time([&] { ops::linear_forward(ctx, f); }) - alone);
+
+  const LinearProblem q{.tokens = kTokens, .in = wide, .out = narrow, .dtype = DType::bf16};
+  LinearBackward g;
+  g.dy = f.x, g.x = f.y;
+  g.weight = b.tensor(DType::bf16, {narrow, wide});
+  g.dx = b.tensor(DType::bf16, {kTokens, wide}), g.dweight = b.tensor(DType::f32, {narrow, wide});
+  g.workspace = b.workspace(linear_workspace(q, b.device()));
+  const double product = b.time([&] { ops::linear_backward(ctx, g); });
+  g.x_pre = f.pre;
+  b.moved("gelu backward, tall", 3 * bytes,
+          b.time([&] { ops::linear_backward(ctx, g); }) - product);
 }
 
 void elementwise(Bench& b, std::int64_t seq) {
@@ -131,8 +166,10 @@ void elementwise(Bench& b, std::int64_t seq) {
   const Tensor y = b.tensor(DType::bf16, {kTokens, 2 * kFfn});
   const Tensor act = b.tensor(DType::bf16, {kTokens, kFfn});
   b.moves("copy", 0, 4 * wide, [&] { ops::copy(ctx, {.src = x, .dst = y}); });
-  norms(b, 8 * kTokens, "residual norm, tall", "residual norm backward, tall", 0);
-  norms(b, kTokens, "residual norm", "residual norm backward", kNorms);
+  norms(b, NormKind::rms, 8 * kTokens, "residual norm, tall", "residual norm backward, tall", 0);
+  norms(b, NormKind::layer, 8 * kTokens, "layer norm, tall", "layer norm backward, tall", 0);
+  norms(b, NormKind::rms, kTokens, "residual norm", "residual norm backward", kNorms);
+  gelu(b);
   b.moves("swiglu", kLayers, 3 * wide, [&] { ops::swiglu_forward(ctx, {.gate_up = x, .y = act}); });
   b.moves("swiglu backward", kLayers, 5 * wide,
           [&] { ops::swiglu_backward(ctx, {.dy = act, .gate_up = x, .dgate_up = y}); });
