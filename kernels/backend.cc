@@ -48,6 +48,7 @@ constexpr Backend kBackend = {
     .loss_head = run_products<nn::loss_head, LossHead>,
     .grad_square_sum = run<nn::grad_square_sum, GradSquareSum>,
     .adamw = run<nn::adamw, AdamW>,
+    .cache_append = run<nn::cache_append, CacheAppend>,
     .fill = run<nn::fill, Fill>,
     .copy = run<nn::copy, Copy>,
 };

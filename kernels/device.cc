@@ -63,6 +63,22 @@ class CudaEvent : public Event {
   cudaEvent_t handle_ = nullptr;
 };
 
+// A captured graph. Takes `graph` over.
+class CudaRecording : public Recording {
+ public:
+  CudaRecording(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    const cudaError_t status = cudaGraphInstantiate(&handle_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(status);
+  }
+  ~CudaRecording() override { cudaGraphExecDestroy(handle_); }
+  void replay() override { check(cudaGraphLaunch(handle_, stream_)); }
+
+ private:
+  cudaGraphExec_t handle_ = nullptr;
+  cudaStream_t stream_;
+};
+
 // bf16 products of 8192^3 on random data, as PyTorch 2.11 with cuBLAS 13 runs them; of the chips
 // measured so far (tools/bench/results).
 double measured_matrix_flops(std::string_view name) {
@@ -136,6 +152,20 @@ CudaStream::~CudaStream() { cudaStreamDestroy(handle_); }
 nn::MatrixLibrary& CudaStream::matrices() {
   if (!matrices_) matrices_ = std::make_unique<nn::MatrixLibrary>(device_);
   return *matrices_;
+}
+std::unique_ptr<Recording> CudaStream::record(FunctionRef<void()> work) {
+  check(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(handle_, &graph);
+    cudaGraphDestroy(graph);
+    cudaGetLastError();  // or the next launch would report the broken capture
+    throw;
+  }
+  check(cudaStreamEndCapture(handle_, &graph));
+  return std::make_unique<CudaRecording>(graph, handle_);
 }
 void CudaStream::synchronize() { check(cudaStreamSynchronize(handle_)); }
 

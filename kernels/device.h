@@ -17,6 +17,7 @@ class CudaStream : public Stream {
   explicit CudaStream(const DeviceInfo& device);
   ~CudaStream() override;
   void synchronize() override;
+  std::unique_ptr<Recording> record(FunctionRef<void()> work) override;
   void* native() const override { return handle_; }
   CUstream_st* handle() const { return handle_; }
   const DeviceInfo& device() const { return device_; }

@@ -1,17 +1,36 @@
 #include "trainer/generate.h"
 
-#include <algorithm>
+#include <array>
+#include <cstring>
 #include <numeric>
 
 namespace tilefold {
 
 Generator::Generator(const RunPlan& run, Arena& arena, Context ctx, std::int64_t vocab)
-    : run_(run), arena_(arena), ctx_(ctx), logits_(static_cast<std::size_t>(vocab)) {
-  if (arena.tensor(run.model->logits()).dtype == DType::f64) wide_logits_.resize(logits_.size());
-}
+    : run_(run),
+      arena_(arena),
+      ctx_(ctx),
+      vocab_(vocab),
+      logits_(ctx.device.allocate_host(vocab * size_of(arena.tensor(run.model->logits()).dtype))),
+      step_(ctx.device.allocate_host(6 * sizeof(std::int32_t))) {}
 
 std::span<const float> Generator::logits_after(std::span<const std::int32_t> tokens,
                                                std::int64_t start) {
+  if (start > 0 && tokens.size() == 1 && ctx_.device.info().kind == DeviceKind::cuda) {
+    one(tokens[0], start);
+  } else {
+    many(tokens, start);
+  }
+  ctx_.stream.synchronize();
+  const auto count = static_cast<std::size_t>(vocab_);
+  if (arena_.tensor(run_.model->logits()).dtype != DType::f64)
+    return {reinterpret_cast<const float*>(logits_->data()), count};
+  const auto* wide = reinterpret_cast<const double*>(logits_->data());
+  narrow_logits_.assign(wide, wide + count);
+  return narrow_logits_;
+}
+
+void Generator::many(std::span<const std::int32_t> tokens, std::int64_t start) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   positions_.resize(tokens.size());
   std::iota(positions_.begin(), positions_.end(), static_cast<std::int32_t>(start));
@@ -29,14 +48,28 @@ std::span<const float> Generator::logits_after(std::span<const std::int32_t> tok
   batch.tokens = send(inputs.tokens, tokens.data());
   batch.positions = send(inputs.positions, positions_.data());
   run_.model->generate(ctx_, arena_, batch, start);
+  fetch_logits();
+}
 
-  const Tensor logits = arena_.tensor(run_.model->logits());
-  void* to = wide_logits_.empty() ? static_cast<void*>(logits_.data()) : wide_logits_.data();
-  ctx_.device.copy_to_host(ctx_.stream, to, logits.data,
-                           static_cast<std::int64_t>(logits_.size()) * size_of(logits.dtype));
-  ctx_.stream.synchronize();
-  if (!wide_logits_.empty()) std::copy(wide_logits_.begin(), wide_logits_.end(), logits_.begin());
-  return logits_;
+void Generator::one(std::int32_t token, std::int64_t place) {
+  const auto at = static_cast<std::int32_t>(place);
+  const std::array<std::int32_t, 6> step{token, at, 0, 1, 0, at + 1};
+  std::memcpy(step_->data(), step.data(), sizeof step);
+  const auto work = [&] {
+    const Tensor to = arena_.tensor(run_.model->generate_inputs().decode);
+    ctx_.device.copy_to_device(ctx_.stream, to.data, step_->data(), to.bytes());
+    run_.model->decode(ctx_, arena_);
+    fetch_logits();
+  };
+  // The first time loads kernels and lets the matrix library choose, which no recording may do.
+  if (ones_++ == 0) return work();
+  if (!recording_) recording_ = ctx_.stream.record(work);
+  recording_->replay();
+}
+
+void Generator::fetch_logits() {
+  ctx_.device.copy_to_host(ctx_.stream, logits_->data(), arena_.tensor(run_.model->logits()).data,
+                           logits_->bytes());
 }
 
 std::vector<std::int32_t> Generator::operator()(std::span<const std::int32_t> prompt,

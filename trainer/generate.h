@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -17,7 +18,8 @@ class Generator {
   Generator(const RunPlan& run, Arena& arena, Context ctx, std::int64_t vocab);
 
   // Logits [vocab] after the last of `tokens`, which follow the `start` tokens already in the
-  // cache.
+  // cache. Valid until the next call. On a GPU one token's work is recorded the second time and
+  // replayed from then on.
   std::span<const float> logits_after(std::span<const std::int32_t> tokens, std::int64_t start);
 
   // `count` tokens after the prompt, drawn by `sampler` from ids below `usable`; `each` sees them
@@ -27,12 +29,20 @@ class Generator {
                                        FunctionRef<void(std::int32_t)> each);
 
  private:
+  void many(std::span<const std::int32_t> tokens, std::int64_t start);
+  void one(std::int32_t token, std::int64_t place);
+  void fetch_logits();
+
   const RunPlan& run_;
   Arena& arena_;
   Context ctx_;
-  std::vector<float> logits_;            // [vocab]
-  std::vector<double> wide_logits_;      // [vocab] where the model computes in f64
+  std::int64_t vocab_;
+  std::vector<float> narrow_logits_;     // [vocab] where the model computes in f64
   std::vector<std::int32_t> positions_;  // scratch
+  std::unique_ptr<Memory> logits_;       // [vocab], as the device computes them
+  std::unique_ptr<Memory> step_;         // [6] i32: Model::Inputs::decode
+  std::int64_t ones_ = 0;                // calls of one()
+  std::unique_ptr<Recording> recording_;
 };
 
 }  // namespace tilefold

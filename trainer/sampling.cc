@@ -20,29 +20,69 @@ Sampler::Sampler(const SamplingOptions& options, std::int64_t vocab)
     throw UsageError(str("top-k is ", options.top_k, "; allowed: 0 (all tokens) and above"));
 }
 
+namespace {
+
+// The first of the largest. REQUIRES: not empty, no NaN. By blocks, so that the search for the
+// maximum is a loop without branches.
+std::int32_t first_of_largest(std::span<const float> logits) {
+  constexpr std::size_t kBlock = 512, kLanes = 16;
+  std::size_t best = 0;
+  float top = -INFINITY;
+  for (std::size_t start = 0; start < logits.size(); start += kBlock) {
+    const auto block = logits.subspan(start, std::min(kBlock, logits.size() - start));
+    float lanes[kLanes];
+    std::fill(std::begin(lanes), std::end(lanes), block[0]);
+    std::size_t i = 0;
+    for (; i + kLanes <= block.size(); i += kLanes)
+      for (std::size_t j = 0; j < kLanes; ++j)
+        lanes[j] = block[i + j] > lanes[j] ? block[i + j] : lanes[j];
+    for (; i < block.size(); ++i) lanes[0] = std::max(lanes[0], block[i]);
+    const float most = *std::max_element(std::begin(lanes), std::end(lanes));
+    if (start > 0 && !(most > top)) continue;
+    top = most;
+    best = start;
+  }
+  return static_cast<std::int32_t>(
+      std::find(logits.begin() + static_cast<std::ptrdiff_t>(best), logits.end(), top) -
+      logits.begin());
+}
+
+}  // namespace
+
 std::int32_t Sampler::operator()(std::span<const float> logits, std::int64_t usable,
                                  std::int64_t n) {
   const auto count = static_cast<std::size_t>(usable);
   expect(usable >= 1 && count <= logits.size() && count <= order_.size(), "logits of another size");
-  for (std::size_t v = 0; v < count; ++v)
-    require(!std::isnan(logits[v]), "the logit of token ", v, " at position ", n,
-            " is NaN: the weights are damaged");
-  std::iota(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count), 0);
-  const auto likelier = [&](std::int32_t a, std::int32_t b) {
-    const float za = logits[static_cast<std::size_t>(a)], zb = logits[static_cast<std::size_t>(b)];
-    return za != zb ? za > zb : a < b;  // a total order: ties go to the smaller id
-  };
-  const auto begin = order_.begin(), end = begin + static_cast<std::ptrdiff_t>(count);
-  if (options_.temperature == 0) return *std::min_element(begin, end, likelier);
+  const auto z = logits.first(count);
+  std::size_t bad = 0;
+  for (const float x : z) bad += std::isnan(x) ? 1 : 0;
+  if (bad > 0) {
+    const auto first = std::find_if(z.begin(), z.end(), [](float x) { return std::isnan(x); });
+    throw Error(str("the logit of token ", first - z.begin(), " at position ", n,
+                    " is NaN: the weights are damaged"));
+  }
+  const std::int32_t likeliest = first_of_largest(z);
+  if (options_.temperature == 0) return likeliest;
 
+  std::iota(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count), 0);
   std::size_t kept = count;
-  if (options_.top_k > 0) kept = std::min(count, static_cast<std::size_t>(options_.top_k));
-  std::partial_sort(begin, begin + static_cast<std::ptrdiff_t>(kept), end, likelier);
-  const double largest = logits[static_cast<std::size_t>(order_[0])];
+  if (options_.top_k > 0 && options_.top_k < usable) {
+    kept = static_cast<std::size_t>(options_.top_k);
+    const auto begin = order_.begin();
+    std::partial_sort(begin, begin + static_cast<std::ptrdiff_t>(kept),
+                      begin + static_cast<std::ptrdiff_t>(count),
+                      [&](std::int32_t a, std::int32_t b) {
+                        const float za = z[static_cast<std::size_t>(a)];
+                        const float zb = z[static_cast<std::size_t>(b)];
+                        return za != zb ? za > zb : a < b;  // ties go to the smaller id
+                      });
+  }
+  const float largest = z[static_cast<std::size_t>(likeliest)];
+  const auto inverse = static_cast<float>(1 / options_.temperature);
   double sum = 0;
   for (std::size_t i = 0; i < kept; ++i) {
-    const double z = logits[static_cast<std::size_t>(order_[i])];
-    sum += weights_[i] = std::exp((z - largest) / options_.temperature);
+    const float x = z[static_cast<std::size_t>(order_[i])];
+    sum += weights_[i] = static_cast<double>(std::exp((x - largest) * inverse));
   }
   const Philox::Words words = Philox::random(
       options_.seed,

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(32 * kCombineWarps)
   const std::int64_t row =
       together ? blockIdx.x : static_cast<std::int64_t>(blockIdx.x) * kCombineWarps + warp;
   const std::int64_t flat = row % p.seq_q, pair = row / p.seq_q;
-  // Rows after the last document are cleared elsewhere.
+  // Rows after the last document become those of a row without keys.
   const bool live =
       row < parts.rows &&
       (!p.documents.q || flat < offset_at(p.documents.q, p.documents.wide_q, p.documents.count));
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(32 * kCombineWarps)
 #pragma unroll
       for (int c = 0; c < kCombineColumns; ++c) o[c] += sums[w * 256 + lane + 32 * c];
   }
-  if (!live) return;
+  if (row >= parts.rows) return;
   auto* const out =
       p.o.at<Element>(static_cast<int>(pair / p.heads), flat, static_cast<int>(pair % p.heads));
 #pragma unroll

@@ -71,7 +71,7 @@ Partials partials_of(const AttentionForward& args, std::int64_t parts) {
 void portable_forward(const AttentionForward& args, const AttentionChoice& choice,
                       CUstream_st* stream) {
   const Kernels& kernels = kernels_of(args.q.dtype);
-  if (args.documents.cu_seqlens_q) {
+  if (args.documents.cu_seqlens_q && choice.splits == 1) {  // else combine clears them
     clear_tail(args.o, args.documents.cu_seqlens_q, stream);
     clear_tail_constants(args.m, args.l, args.documents.cu_seqlens_q, stream);
   }

@@ -134,7 +134,8 @@ __device__ __forceinline__ void store(T* to, const float (&from)[V]) {
           words[w] = ptx::pack<T>(from[i + 2 * w], from[i + 2 * w + 1]);
         }
       }
-      *reinterpret_cast<uint4*>(to + i) = make_uint4(words[0], words[1], words[2], words[3]);
+      // One instruction: assigned, some kernels' four words became four stores.
+      __stwb(reinterpret_cast<uint4*>(to + i), make_uint4(words[0], words[1], words[2], words[3]));
     }
   }
 }

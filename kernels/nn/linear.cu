@@ -9,6 +9,7 @@
 #include "kernels/nn/matrix.h"
 #include "kernels/nn/ops.h"
 #include "kernels/nn/rows.cuh"
+#include "kernels/nn/vector_product.h"
 
 namespace tilefold::nn {
 namespace {
@@ -40,8 +41,8 @@ __device__ __forceinline__ Normal normal(float z) {
   if constexpr (std::is_same_v<T, float>) {
     return {0.5f * erfcf(z * -0.70710678f), kDensity * expf(-0.5f * z * z)};
   } else {
-    const float bell = __expf(-0.5f * z * z);
-    const float t = __fdividef(1.0f, fmaf(0.25f, fabsf(z), 1.0f));
+    const float bell = ptx::exp2(z * z * -0.72134752f);  // log2 e / 2
+    const float t = ptx::reciprocal(fmaf(0.25f, fabsf(z), 1.0f));
     float tail = fmaf(t, 0.24586018f, -0.11425204f);
     tail = fmaf(t, tail, 0.18940324f);
     tail = fmaf(t, tail, 0.07722654f);
@@ -149,11 +150,11 @@ void add_bias_gradient(const Queue& queue, const LinearBackward& args, float* su
                sums, runs, out, args.dbias.as<float>());
 }
 
-template <class T, class Y>
-void forward(const Queue& queue, MatrixLibrary& library, const LinearForward& args) {
+// z = x W^T + b
+template <class T>
+void product(const Queue& queue, MatrixLibrary& library, const LinearForward& args,
+             const Tensor& z) {
   const std::int64_t tokens = args.x.shape[0], in = args.x.shape[1], out = args.weight.shape[0];
-  const bool gelu = args.epilogue == Epilogue::gelu;
-  const Tensor& z = gelu ? args.pre : args.y;
   const bool fused_bias = args.bias && z.dtype == args.bias.dtype;
   library.multiply({.m = tokens,
                     .n = out,
@@ -171,6 +172,14 @@ void forward(const Queue& queue, MatrixLibrary& library, const LinearForward& ar
     tile::launch(add_bias_kernel<T>, {.blocks = grid.blocks, .threads = grid.threads}, queue.stream,
                  args.bias.as<T>(), matrix<float>(z), tokens, out, grid.segments);
   }
+}
+
+template <class T, class Y>
+void forward(const Queue& queue, MatrixLibrary& library, const LinearForward& args) {
+  const std::int64_t tokens = args.x.shape[0], out = args.weight.shape[0];
+  const bool gelu = args.epilogue == Epilogue::gelu;
+  const Tensor& z = gelu ? args.pre : args.y;
+  takes_vector_product(args) ? vector_product(queue, args, z) : product<T>(queue, library, args, z);
   if (!gelu) return;
   const bool wide = vector_rows<T>(args.pre.data, args.pre.strides[0]) &&
                     vector_rows<Y>(args.y.data, args.y.strides[0]) && out % kVector<T> == 0;

@@ -6,6 +6,7 @@
 // makes NaN of its row or loss, so that the step stops as one that is not finite.
 #pragma once
 
+#include "contract/cache.h"
 #include "contract/embedding.h"
 #include "contract/linear.h"
 #include "contract/loss_head.h"
@@ -37,6 +38,7 @@ void embedding_forward(const Queue&, const EmbeddingForward&);
 void embedding_backward(const Queue&, const EmbeddingBackward&);
 void grad_square_sum(const Queue&, const GradSquareSum&);
 void adamw(const Queue&, const AdamW&);
+void cache_append(const Queue&, const CacheAppend&);
 void fill(const Queue&, const Fill&);
 void copy(const Queue&, const Copy&);
 

@@ -1,4 +1,5 @@
 // fill: every element becomes `value`.      copy: dst = src, converted between floating dtypes.
+// cache_append: k_cache[b, place[b seq + t]] = k[b, t], v_cache likewise.
 #include "contract/pointwise.h"
 #include "contract/workspace.h"
 #include "kernels/nn/element.cuh"
@@ -121,7 +122,55 @@ void copy_from(const Queue& queue, const Copy& args) {
   }
 }
 
+// Rows of a tensor [batch, seq, heads, d] whose last stride is 1.
+template <class Element>
+struct Heads {
+  const Element* data;
+  std::int64_t batch, row, head;  // strides
+  __device__ Element at(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t c) const {
+    return data[b * batch + t * row + h * head + c];
+  }
+};
+
+template <class Element>
+Heads<Element> heads_of(const ConstTensor& x) {
+  return {static_cast<const Element*>(x.data), x.strides[0], x.strides[1], x.strides[2]};
+}
+
+// A thread an element of k and the same of v.
+template <class Element>
+__global__ void cache_kernel(Heads<Element> k, Heads<Element> v, const std::int32_t* places,
+                             Element* k_cache, Element* v_cache, std::int64_t count,
+                             std::int64_t seq, std::int64_t heads, std::int64_t d,
+                             std::int64_t cache) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const std::int64_t c = i % d, h = i / d % heads, token = i / d / heads;
+  const std::int64_t place = places[token], b = token / seq, t = token % seq;
+  if (place < 0 || place >= cache) return;
+  const std::int64_t to = ((b * cache + place) * heads + h) * d + c;
+  k_cache[to] = k.at(b, t, h, c);
+  v_cache[to] = v.at(b, t, h, c);
+}
+
+template <class Element>
+void append(const Queue& queue, const CacheAppend& args) {
+  const Shape& k = args.k.shape;
+  tile::launch(cache_kernel<Element>, {.blocks = blocks_of(args.k.numel()), .threads = kThreads},
+               queue.stream, heads_of<Element>(args.k), heads_of<Element>(args.v),
+               args.places.as<std::int32_t>(), static_cast<Element*>(args.k_cache.data),
+               static_cast<Element*>(args.v_cache.data), args.k.numel(), k[1], k[2], k[3],
+               args.k_cache.shape[1]);
+}
+
 }  // namespace
+
+void cache_append(const Queue& queue, const CacheAppend& args) {
+  const std::int64_t size = size_of(args.k.dtype);
+  size == 8   ? append<std::uint64_t>(queue, args)
+  : size == 4 ? append<std::uint32_t>(queue, args)
+              : append<std::uint16_t>(queue, args);
+}
 
 void fill(const Queue& queue, const Fill& args) {
   if (args.value == 0) {  // all dtypes: zero bytes

@@ -32,6 +32,7 @@ constexpr Backend kBackend = {
     .loss_head = cpu::loss_head,
     .grad_square_sum = cpu::grad_square_sum,
     .adamw = cpu::adamw,
+    .cache_append = cpu::cache_append,
     .fill = cpu::fill,
     .copy = cpu::copy,
 };

@@ -21,6 +21,7 @@ void embedding_backward(Stream&, const EmbeddingBackward&);
 void loss_head(Stream&, const LossHead&);
 void grad_square_sum(Stream&, const GradSquareSum&);
 void adamw(Stream&, const AdamW&);
+void cache_append(Stream&, const CacheAppend&);
 void fill(Stream&, const Fill&);
 void copy(Stream&, const Copy&);
 

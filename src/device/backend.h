@@ -3,6 +3,7 @@
 #pragma once
 
 #include "contract/attention.h"
+#include "contract/cache.h"
 #include "contract/embedding.h"
 #include "contract/linear.h"
 #include "contract/loss_head.h"
@@ -30,6 +31,7 @@ struct Backend {
   void (*loss_head)(Stream&, const LossHead&);
   void (*grad_square_sum)(Stream&, const GradSquareSum&);
   void (*adamw)(Stream&, const AdamW&);
+  void (*cache_append)(Stream&, const CacheAppend&);
   void (*fill)(Stream&, const Fill&);
   void (*copy)(Stream&, const Copy&);
 };

@@ -4,6 +4,8 @@
 
 namespace tilefold {
 
+std::unique_ptr<Recording> Stream::record(FunctionRef<void()>) { return nullptr; }
+
 std::unique_ptr<Device> open_device(std::string_view name, int ordinal, int threads) {
   if (name == "cpu") return open_cpu_device(threads);
   if (name == "cuda") return open_cuda_device(ordinal);

@@ -8,9 +8,18 @@
 #include <string_view>
 
 #include "base/device_info.h"
+#include "base/parallel.h"
 #include "device/backend.h"
 
 namespace tilefold {
+
+// Ops that were recorded once, to be queued together again and again with the same arguments.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  // Queues them on the stream they were recorded from.
+  virtual void replay() = 0;
+};
 
 // Work in order. Ops return when the work is queued; synchronize() waits for it. On the CPU an op
 // has finished when it returns.
@@ -18,6 +27,10 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void synchronize() = 0;
+  // Records what `work` queues on this stream, which is not done now; null, without a call of
+  // `work`, on a device that gains nothing by it (the CPU). REQUIRES: `work` does not synchronize,
+  // and what it copies from or to the host lies in allocate_host() memory.
+  virtual std::unique_ptr<Recording> record(FunctionRef<void()> work);
   // The stream as the device's own libraries take it (cudaStream_t); null on the CPU.
   virtual void* native() const { return nullptr; }
 };

@@ -25,6 +25,7 @@ void embedding_backward(Context ctx, const EmbeddingBackward& args);
 void loss_head(Context ctx, const LossHead& args);
 void grad_square_sum(Context ctx, const GradSquareSum& args);
 void adamw(Context ctx, const AdamW& args);
+void cache_append(Context ctx, const CacheAppend& args);
 void fill(Context ctx, const Fill& args);
 void copy(Context ctx, const Copy& args);
 

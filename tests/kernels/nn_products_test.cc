@@ -67,6 +67,8 @@ TEST_CASE("linear: odd and even sizes, strided rows, bias, GELU, float32 outputs
   for (const LinearCase& l :
        {LinearCase{1, 1, 1, 0, true, false, false}, LinearCase{5, 7, 3, 0, true, true, false},
         LinearCase{64, 64, 192, 0, false, false, false},
+        LinearCase{1, 768, 2305, 0, true, true, false},
+        LinearCase{1, 2056, 77, 8, true, false, true},
         LinearCase{130, 96, 40, 8, true, true, false},
         LinearCase{33, 65, 129, 3, true, true, false},
         LinearCase{200, 128, 65, 0, true, false, true},

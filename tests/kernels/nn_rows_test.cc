@@ -171,6 +171,30 @@ TEST_CASE("embedding: few and many rows, repeated tokens, positions, dropout") {
     });
 }
 
+TEST_CASE("keys and values into a cache, at places of the device; one place outside") {
+  for (const std::int64_t d : {1, 24, 64})
+    check_gpu([&](Context ctx, DType dtype, DType) {
+      constexpr std::int64_t kBatch = 2, kSeq = 5, kHeads = 3, kCache = 11;
+      const std::int64_t row = 2 * kHeads * d, tokens = kBatch * kSeq;
+      const Place kv(ctx, dtype, {tokens, row}, even_values(tokens * row, 1));
+      const auto heads = [&](std::int64_t first) {
+        const Tensor t = kv;
+        return Tensor(static_cast<std::byte*>(t.data) + first * d * size_of(dtype), dtype,
+                      {kBatch, kSeq, kHeads, d}, {kSeq * row, row, d, 1});
+      };
+      const Place places(ctx, DType::i32, {tokens}, {4, 5, 6, 7, 8, 0, 10, 2, 11, 3});
+      const Shape cache{kBatch, kCache, kHeads, d};
+      const Place k_cache(ctx, dtype, cache, even_values(cache.numel(), 2));
+      const Place v_cache(ctx, dtype, cache, even_values(cache.numel(), 3));
+      ops::cache_append(ctx, {.k = heads(0),
+                              .v = heads(kHeads),
+                              .places = places,
+                              .k_cache = k_cache,
+                              .v_cache = v_cache});
+      return std::vector<Values>{k_cache.values(), v_cache.values()};
+    });
+}
+
 TEST_CASE("a token outside the table makes NaN of its row, not another row's") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;

@@ -1,6 +1,7 @@
 // The plan of a model is obeyed: nothing outside it is touched, all of it is used, lives are as
 // declared, and a step allocates nothing.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "tests/catch.h"
@@ -269,6 +270,33 @@ TEST_CASE("generation with the cache is what recomputing the whole prefix gives"
           }
         }
       }
+}
+
+TEST_CASE(
+    "decoding at a place that the device reads is generation at a place that the host knows") {
+  for (ModelStyle style : {ModelStyle::llama, ModelStyle::gpt2})
+    for (std::int64_t window : {-1, 2}) {
+      Options options;
+      options.attention.window = {window, 0};
+      options.samples = 1;
+      options.cache_length = 9;
+      options.watch = Watch::on;
+      Harness h(tiny_config(style), options), by_host(tiny_config(style), options);
+      h.randomize();
+      by_host.randomize();
+      generate(h, 3, 3);
+      auto* step = h.arena->tensor(h.model.generate_inputs().decode).as<std::int32_t>();
+      for (std::int32_t place = 3; place < 9; ++place) {
+        const std::array<std::int32_t, 6> next{
+            h.tokens[static_cast<std::size_t>(place)], place, 0, 1, 0, place + 1};
+        std::copy(next.begin(), next.end(), step);
+        h.model.decode(h.context(), *h.arena);
+        const std::vector<double> got = h.values(h.model.logits());
+        const std::vector<double> expected = generate(by_host, 3, place + 1);
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          CHECK(got[i] == Approx(expected[i]).epsilon(1e-10).margin(1e-10));
+      }
+    }
 }
 
 TEST_CASE("batches that were not planned for are refused") {

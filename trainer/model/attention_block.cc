@@ -63,6 +63,20 @@ Tensor extend_cache(const Run& run, TensorId cache, Tensor fresh) {
   return all.sliced(1, 0, run.start + run.batch.seq);
 }
 
+// The same for keys and values; where the device alone knows the place, all of the cache.
+void extend_caches(const Run& run, const AttentionTensors& t, QueryKeyValue& x) {
+  if (run.offsets) {
+    const Tensor k = run.arena.tensor(t.k_cache).sliced(0, 0, 1);
+    const Tensor v = run.arena.tensor(t.v_cache).sliced(0, 0, 1);
+    ops::cache_append(
+        run.ctx, {.k = x.k, .v = x.v, .places = run.batch.positions, .k_cache = k, .v_cache = v});
+    x.k = k, x.v = v;
+    return;
+  }
+  x.k = extend_cache(run, t.k_cache, x.k);
+  x.v = extend_cache(run, t.v_cache, x.v);
+}
+
 AttentionOptions options_of(const Run& run, int layer, AttentionStrategy strategy) {
   AttentionOptions options = run.sizes.attention;
   options.strategy = strategy;
@@ -70,8 +84,13 @@ AttentionOptions options_of(const Run& run, int layer, AttentionStrategy strateg
   return options;
 }
 
-PackedDocuments documents_of(const Run& run) {
+PackedDocuments documents_of(const Run& run, const Tensor& k) {
   const Batch& b = run.batch;
+  if (run.offsets)
+    return {.cu_seqlens_q = run.offsets.sliced(0, 0, 2),
+            .cu_seqlens_k = run.offsets.sliced(0, 2, 2),
+            .max_seq_q = 1,
+            .max_seq_k = k.shape[1]};
   return {.cu_seqlens_q = b.cu_seqlens,
           .cu_seqlens_k = b.cu_seqlens,
           .max_seq_q = b.max_document,
@@ -150,10 +169,7 @@ void attention_forward(const Run& run, int layer) {
   linear_forward(run, w.qkv, run.rows(t.norm.y), qkv, t.workspace);
   rotate(run, qkv, false);
   QueryKeyValue x = split_qkv(run, qkv);
-  if (t.k_cache != kNoTensor) {
-    x.k = extend_cache(run, t.k_cache, x.k);
-    x.v = extend_cache(run, t.v_cache, x.v);
-  }
+  if (t.k_cache != kNoTensor) extend_caches(run, t, x);
 
   AttentionForward f;
   f.q = x.q;
@@ -164,7 +180,7 @@ void attention_forward(const Run& run, int layer) {
   f.l = row_constants(run, t.l);
   f.probabilities = probabilities_of(run, t.probabilities);
   f.options = options_of(run, layer, run.pass.forward);
-  f.documents = documents_of(run);
+  f.documents = documents_of(run, x.k);
   f.workspace = run.workspace(t.workspace);
   ops::attention_forward(run.ctx, f);
 
@@ -194,7 +210,7 @@ void attention_backward(const Run& run, int layer, ConstTensor dbranch) {
   b.dk = dx.k;
   b.dv = dx.v;
   b.options = options_of(run, layer, run.pass.backward);
-  b.documents = documents_of(run);
+  b.documents = documents_of(run, x.k);
   b.workspace = run.workspace(workspace);
   ops::attention_backward(run.ctx, b);
 

@@ -20,6 +20,8 @@ void Model::declare_generate(PlanBuilder& plan, std::int64_t samples, std::int64
   parts_->decode.time = {.layers = layers, .first = phase.pass.time.head() + 1};
   const int end = parts_->decode.time.head();
   phase.inputs = declare_inputs(plan, phase.shape, false, end);
+  if (samples == 1)
+    phase.inputs.decode = plan.scratch("input", "decode", {6}, DType::i32, Kind::input, 0, end);
 
   std::vector<std::pair<TensorId, TensorId>> caches;
   for (int i = 0; i < layers; ++i) {
@@ -64,6 +66,28 @@ void Model::generate(Context ctx, Arena& arena, const Batch& batch, std::int64_t
                 .pass = decode ? parts_->decode : phase.pass,
                 .batch = batch,
                 .start = start};
+  arena.begin(phase.index);
+  forward_to_head(run, arena);
+  head_logits(run);
+  arena.end();
+}
+
+void Model::decode(Context ctx, Arena& arena) const {
+  const Phase& phase = parts_->generate;
+  expect(phase.index >= 0, "a phase runs after its declaration");
+  const ConstTensor step = arena.tensor(phase.inputs.decode);
+  Batch batch;
+  batch.samples = batch.seq = batch.max_document = 1;
+  batch.tokens = step.sliced(0, 0, 1);
+  batch.positions = step.sliced(0, 1, 1);
+  const Run run{.ctx = ctx,
+                .arena = arena,
+                .sizes = parts_->sizes,
+                .parameters = parts_->parameters,
+                .weights = parts_->weights,
+                .pass = parts_->decode,
+                .batch = batch,
+                .offsets = step.sliced(0, 2, 4)};
   arena.begin(phase.index);
   forward_to_head(run, arena);
   head_logits(run);

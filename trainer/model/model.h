@@ -90,9 +90,17 @@ class Model {
   // last of them. One token behind others takes the decode pass, more take the prompt's.
   void generate(Context ctx, Arena& arena, const Batch& batch, std::int64_t start) const;
 
+  // The same for one token of one sample behind others, in generate_inputs().decode. Its place is
+  // read on the device, so that what this queues can be recorded once and replayed for every token.
+  // Logits are those of generate() up to rounding: attention may cut the keys elsewhere.
+  void decode(Context ctx, Arena& arena) const;
+
   // Planned tensors that the outside fills or reads; sized for the declared shapes.
   struct Inputs {
     TensorId tokens = kNoTensor, targets = kNoTensor, positions = kNoTensor, cu_seqlens = kNoTensor;
+    // [6] i32, generation: token, its place p (counted from 0), 0, 1, 0, p + 1. The last four are
+    // the offsets of one document, of one query and p + 1 keys.
+    TensorId decode = kNoTensor;
   };
   const Inputs& train_inputs() const;
   const Inputs& eval_inputs() const;

@@ -169,6 +169,7 @@ struct Run {
   const Batch& batch;
   const StepState* state = nullptr;  // null: no dropout
   std::int64_t start = 0;            // place of the first token in the cache
+  ConstTensor offsets = {};  // [4] i32 where the device knows that place: see Inputs::decode
 
   std::int64_t tokens() const { return batch.samples * batch.seq; }
   ConstTensor weight(int parameter) const;

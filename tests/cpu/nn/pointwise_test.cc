@@ -1,6 +1,7 @@
 // SwiGLU, rotary embedding, fill and copy.
 #include "contract/pointwise.h"
 
+#include "contract/cache.h"
 #include "tests/cpu/nn/support.h"
 
 namespace tilefold::test {
@@ -202,6 +203,37 @@ TEST_CASE("copy: any strides, any dtype") {
             REQUIRE(out[c * 42 + d * 6 + a * 3 + b] ==
                     rounded(to, {static_cast<double>(((a * 3 + b) * 5 + c) * 7 + d)})[0]);
   }
+}
+
+TEST_CASE("cache_append: keys and values at their places, nothing else written") {
+  Cpu cpu;
+  constexpr std::int64_t kBatch = 2, kSeq = 3, kHeads = 2, kD = 3, kCache = 5;
+  const Shape rows{kBatch, kSeq, kHeads, kD}, cache{kBatch, kCache, kHeads, kD};
+  // k and v lie side by side in rows of twice the width.
+  Values numbers(kBatch * kSeq * 2 * kHeads * kD);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<double>(i + 1);
+  Array kv(DType::bf16, {kBatch, kSeq, 2 * kHeads, kD}, numbers);
+  const Shape strides{kSeq * 2 * kHeads * kD, 2 * kHeads * kD, kD, 1};
+  const auto heads = [&](std::int64_t first) {
+    return Tensor(kv.data() + first * kD * 2, DType::bf16, rows, strides);
+  };
+  Array k(DType::bf16, cache, Values(static_cast<std::size_t>(cache.numel()), 0)), v = k;
+  const std::vector<std::int64_t> places{1, 2, 3, 4, -1, 0};
+  Array at(DType::i32, {kBatch * kSeq}, Values(places.begin(), places.end()));
+  ops::cache_append(cpu.context(),
+                    {.k = heads(0), .v = heads(kHeads), .places = at, .k_cache = k, .v_cache = v});
+  Values expected_k(static_cast<std::size_t>(cache.numel()), 0), expected_v = expected_k;
+  for (std::int64_t token = 0; token < kBatch * kSeq; ++token)
+    for (std::int64_t i = 0; i < kHeads * kD; ++i) {
+      const std::int64_t place = places[static_cast<std::size_t>(token)];
+      if (place < 0) continue;
+      const auto to = static_cast<std::size_t>((token / kSeq * kCache + place) * kHeads * kD + i);
+      const auto from = static_cast<std::size_t>(token * 2 * kHeads * kD + i);
+      expected_k[to] = numbers[from];
+      expected_v[to] = numbers[from + kHeads * kD];
+    }
+  CHECK(k.values() == expected_k);
+  CHECK(v.values() == expected_v);
 }
 
 TEST_CASE("pointwise: same bits for every number of threads") {
