@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -78,7 +79,9 @@ std::int32_t Sampler::operator()(std::span<const float> logits, std::int64_t usa
                       });
   }
   const float largest = z[static_cast<std::size_t>(likeliest)];
-  const auto inverse = static_cast<float>(1 / options_.temperature);
+  // Below the least that float32 can invert, colder makes no difference.
+  const auto inverse = static_cast<float>(
+      std::min<double>(1 / options_.temperature, std::numeric_limits<float>::max()));
   double sum = 0;
   for (std::size_t i = 0; i < kept; ++i) {
     const float x = z[static_cast<std::size_t>(order_[i])];
