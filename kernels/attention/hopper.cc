@@ -54,6 +54,15 @@ Documents documents_of(const PackedDocuments& packed) {
 
 std::int64_t tiles(std::int64_t rows, std::int64_t tile) { return (rows + tile - 1) / tile; }
 
+// Blocks count jobs in 32 bits, and a little beyond the last one.
+void require_countable(std::int64_t pairs, std::int64_t tiles) {
+  require(
+      pairs * tiles < std::int64_t{1} << 31, "attention over ", pairs,
+      " (batch or document, head) pairs of up to ", tiles,
+      " tiles; allowed for the Hopper kernels: below 2^31 tiles in all; take fewer documents or "
+      "heads at a time, or choose another strategy");
+}
+
 // Boxes as the kernel of a padded width takes them.
 struct ForwardRow {
   std::int64_t rows;  // query rows a block
@@ -91,11 +100,17 @@ QueryJobs query_jobs(const AttentionProblem& problem, const AttentionOptions& op
   jobs.seq_q = static_cast<int>(problem.seq_q);
   jobs.seq_k = static_cast<int>(problem.seq_k);
   jobs.tiles_q = static_cast<int>(tiles(problem.max_seq_q, rows));
-  jobs.pairs = (jobs.documents.q ? jobs.documents.count : problem.batch) * problem.heads;
+  const std::int64_t pairs =
+      (jobs.documents.q ? jobs.documents.count : problem.batch) * problem.heads;
+  require_countable(pairs, jobs.tiles_q);
+  jobs.pairs = static_cast<std::uint32_t>(pairs);
+  jobs.jobs = static_cast<std::uint32_t>(pairs * jobs.tiles_q);
   const std::int64_t key_bytes = 2 * std::max<std::int64_t>(problem.max_seq_k, 1) * problem.d * 2;
   const std::int64_t section_bytes =
       jobs.window.right == kUnlimited ? kFullSectionBytes : kSectionBytes;
-  jobs.section = std::max<std::int64_t>(1, section_bytes / key_bytes) * jobs.group;
+  jobs.section = static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(section_bytes / key_bytes * jobs.group, jobs.group,
+                               std::max<std::int64_t>(pairs, jobs.group)));
   jobs.next_job = next_job;
   return jobs;
 }
@@ -135,7 +150,7 @@ void hopper_forward(const AttentionForward& args, int processors, CUstream_st* s
   ForwardParams p{};
   std::uint32_t* const next_job = reinterpret_cast<std::uint32_t*>(args.workspace.data());
   p.jobs = query_jobs(problem, args.options, args.documents, row.rows, next_job);
-  const std::int64_t jobs = p.jobs.pairs * p.jobs.tiles_q;
+  const std::int64_t jobs = p.jobs.jobs;
   if (jobs == 0) return;
   p.q = tile::make_tensor_map(args.q, 64);
   p.k = tile::make_tensor_map(args.k, row.keys);
@@ -221,16 +236,19 @@ void hopper_backward(const AttentionBackward& args, int processors, CUstream_st*
   constexpr std::int64_t kWideRows = 128;  // of a block of the kernel for dQ at width 256
   p.queries = query_jobs(problem, args.options, args.documents, kWideRows, p.next_job + 1);
   const std::int64_t pair_bytes = problem.max_seq_q * p.group * problem.d * (2 + 2 + 4);
-  p.section = std::max(kSectionPairs,
-                       kSectionBytes / std::max<std::int64_t>(1, pair_bytes));  // q, d_o, dq_sum
+  require_countable(pairs, p.tiles_k);
+  p.pairs = static_cast<std::uint32_t>(pairs);
+  p.section = static_cast<std::uint32_t>(
+      std::clamp(kSectionBytes / std::max<std::int64_t>(1, pair_bytes), kSectionPairs,
+                 std::max(kSectionPairs, pairs)));  // q, d_o, dq_sum
   if (p.window.right != kUnlimited && width == 128 && p.tiles_k >= kDownFrom &&
       p.tiles_k <= kDownTo)
-    p.down_pairs = pairs - std::min(kSectionPairs, pairs / 2);
+    p.down_pairs = static_cast<std::uint32_t>(pairs - std::min(kSectionPairs, pairs / 2));
   p.scale = static_cast<float>(effective_scale(args.options, problem.d));
   p.softcap = args.options.softcap;
   p.ordered = args.options.deterministic;
   const std::int64_t jobs =
-      std::max(pairs * p.tiles_k, width == 256 ? p.queries.pairs * p.queries.tiles_q : 0);
+      std::max(pairs * p.tiles_k, width == 256 ? std::int64_t{p.queries.jobs} : 0);
   const auto launch =
       problem.dtype == DType::bf16 ? backward_of<bf16>(width) : backward_of<f16>(width);
   launch(p, static_cast<int>(std::min<std::int64_t>(processors, jobs)), stream);

@@ -49,8 +49,9 @@ struct BackwardParams {
   int batch, seq_q, seq_k, d;
   int tiles_q, tiles_k;         // of the longest document
   std::uint32_t tiles_of_head;  // query tiles that a head has room for; 2^32 over all heads at most
-  std::int64_t down_pairs;      // (sequence, key head) pairs that are taken in the order `down`
-  std::int64_t section;         // of the others: so many at a time
+  std::uint32_t pairs;          // (sequence, key head)
+  std::uint32_t down_pairs;     // that are taken in the order `down`
+  std::uint32_t section;        // of the others: so many at a time
   float scale, softcap;
   bool ordered;       // deterministic
   QueryJobs queries;  // of the kernel for dQ at width 256

@@ -52,13 +52,13 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared, const 
   constexpr auto kStatBytes = static_cast<std::uint32_t>(sizeof(typename Shared::Stats));
   const bool leader = tile::lane() == 0;
   tile::RingPlace<2> jobs, place;
-  tile::RingPlace<1> key_place;
   DocumentLoader loader{p.documents.q != nullptr, &shared.patch};
 
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
     const KeyJob& job = shared.job[jobs.stage()];
     if (job.key < 0) break;
+    const tile::RingPlace<1> key_place{jobs.count};
     const auto load_keys = [&](auto& to, const CUtensorMap* map, tile::RingBarriers<1>& ring) {
       key_place.wait_empty(ring);
       loader.load(to, map, {job.at.k_begin + job.key, job.key_head, job.batch},
@@ -91,7 +91,6 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared, const 
       place.wait_empty(shared.do_ring);
       loader.load(shared.d_o[place.stage()], &p.d_o, at, rows, &shared.do_ring.full[place.stage()]);
     }
-    key_place.next();
     __syncwarp();
     jobs.release(shared.jobs);
   }
@@ -229,8 +228,12 @@ __device__ void write_parts(BackwardShared<Element, kWidth>& shared, const Backw
     }
     const bool value = place.stage() == stage;  // dV is before dK
     tile::RingPlace<2>{place.count + (value ? 0u : 1u)}.wait_full(shared.part_ring);
-    write_tile(shared.part[stage].keys(), value ? p.dv_out : p.dk_out, p,
-               {job.at.k_begin + job.key, job.key_head, job.batch}, job.at.k_count - job.key);
+    const tile::RowsAt keys{job.at.k_begin + job.key, job.key_head, job.batch};
+    if (value) {
+      write_tile(shared.part[stage].keys(), p.dv_out, p, keys, job.at.k_count - job.key);
+    } else {
+      write_tile(shared.part[stage].keys(), p.dk_out, p, keys, job.at.k_count - job.key);
+    }
     if (tile::lane() == 0) free_part();
     place.count += 2;
     jobs.release(shared.jobs);

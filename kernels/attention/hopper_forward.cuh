@@ -39,8 +39,8 @@ struct ForwardShared {
   Keys k[Tiles::kStages];
   Keys v[Tiles::kStages];
   Out o[Tiles::kGroups];
-  QueryJob job[2];
-  tile::RingBarriers<2> jobs;
+  QueryJob job[kQueryJobs];
+  tile::RingBarriers<kQueryJobs> jobs;
   tile::RingBarriers<Tiles::kQueryStages> q_ring[Tiles::kGroups];
   tile::RingBarriers<Tiles::kStages> k_ring, v_ring;
   std::uint64_t patch;  // a V tile that the producer still has to clear the tail of
@@ -53,7 +53,7 @@ __device__ void produce(ForwardShared<Element, kWidth>& shared, const ForwardPar
   using Shared = ForwardShared<Element, kWidth>;
   const bool leader = tile::lane() == 0;
   DocumentLoader values{p.jobs.documents.q != nullptr, &shared.patch};
-  tile::RingPlace<2> jobs;
+  tile::RingPlace<kQueryJobs> jobs;
   tile::RingPlace<Tiles::kQueryStages> q_place;
   tile::RingPlace<Tiles::kStages> k_place, v_place;
   for (;; jobs.next()) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void store_rows(ForwardShared<Element, kWidth>& share
   const int count = job.at.q_count - row;  // rows of this warpgroup that exist, if below 64
   float inverse[2];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) inverse[i] = rows.l[i] > 0 ? 1 / rows.l[i] : 0;
+  for (int i = 0; i < 2; ++i) inverse[i] = rows.l[i] > 0 ? ptx::reciprocal(rows.l[i]) : 0;
   if (tile::lane() % 4 == 0) {
     const std::int64_t first =
         (static_cast<std::int64_t>(job.batch) * p.jobs.heads + job.head) * p.jobs.seq_q +
@@ -142,6 +142,7 @@ __device__ __forceinline__ void store_rows(ForwardShared<Element, kWidth>& share
     tile::sync_warpgroup(barrier);
     if (p.jobs.documents.q == nullptr || count >= 64) {
       if (tile::group_thread() != 0) continue;
+#pragma unroll 1
       for (int slab = 0; slab < out.kSlabs; ++slab)
         ptx::copy_tensor_to_global(&p.o, out.bytes + slab * out.kSlabBytes,
                                    column + slab * tile::kSlabColumns, job.at.q_begin + row,
@@ -182,7 +183,7 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
   const float unit = p.softcap > 0 ? 1.f : p.scale;  // natural units of a score in registers
   const float c = unit * tile::kLog2e;
 
-  tile::RingPlace<2> jobs;
+  tile::RingPlace<kQueryJobs> jobs;
   tile::RingPlace<Tiles::kQueryStages> q_place;
   tile::RingPlace<Tiles::kStages> k_place, v_place;
   tile::Fragment<kKeys> s;
@@ -286,7 +287,7 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
     }
     // Neither this job's last product nor the next one's first has a softmax of its own job beside
     // it: they are queued together.
-    const tile::RingPlace<2> done = jobs;
+    const tile::RingPlace<kQueryJobs> done = jobs;
     jobs.next();
     jobs.wait_full(shared.jobs);
     const GroupJob next(shared.job[jobs.stage()], group);

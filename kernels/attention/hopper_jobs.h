@@ -15,8 +15,9 @@ struct QueryJobs {
   int heads, group;  // query heads; of these a key head
   int seq_q, seq_k;
   int tiles_q;              // query tiles of the longest document
-  std::int64_t pairs;       // (batch or document) x heads
-  std::int64_t section;     // pairs whose tiles are taken together
+  std::uint32_t jobs;       // pairs x tiles_q
+  std::uint32_t pairs;      // (batch or document) x heads
+  std::uint32_t section;    // pairs whose tiles are taken together, up to `pairs`
   std::uint32_t* next_job;  // zeroed; null: jobs by block index
 };
 

@@ -7,7 +7,7 @@
 
 namespace tilefold::attention {
 
-constexpr std::int64_t kDownSection = 4;  // pairs whose key tiles are taken in turn
+constexpr std::uint32_t kDownSection = 4;  // pairs whose key tiles are taken in turn
 
 struct KeyJob {
   Extent at;
@@ -41,44 +41,53 @@ struct StepPlace {
 
 // Fills a job in shared memory.
 template <int kRows, int kKeys>
-__device__ inline void make_key_job(const BackwardParams& p, std::int64_t index, KeyJob& job) {
-  const std::int64_t all =
-      static_cast<std::int64_t>(p.documents.q ? p.documents.count : p.batch) * p.key_heads;
-  if (index >= all * p.tiles_k) {
+__device__ inline void make_key_job(const BackwardParams& p, std::uint32_t index, KeyJob& job) {
+  const auto tiles = static_cast<std::uint32_t>(p.tiles_k);
+  if (index >= p.pairs * tiles) {
     job.key = -1;
     job.at = {0, 0, 0, 0};
     return;
   }
-  const std::int64_t down_jobs = p.down_pairs * p.tiles_k;
+  const std::uint32_t down_jobs = p.down_pairs * tiles;
   job.down = index < down_jobs;
-  const std::int64_t begin = job.down ? 0 : p.down_pairs;  // first pair of this order
-  const std::int64_t end = job.down ? p.down_pairs : all,
-                     size = job.down ? kDownSection : p.section;
+  const std::uint32_t begin = job.down ? 0 : p.down_pairs;  // first pair of this order
+  const std::uint32_t end = job.down ? p.down_pairs : p.pairs;
+  const std::uint32_t size = job.down ? kDownSection : p.section;
   if (!job.down) index -= down_jobs;
-  const std::int64_t section = index / (size * p.tiles_k);
-  const auto within = static_cast<std::uint32_t>(index - section * size * p.tiles_k);
-  const auto pairs = static_cast<std::uint32_t>(least(size, end - begin - section * size));
-  const auto pair = static_cast<std::uint32_t>(begin + section * size + within % pairs);
-  const int sequence = static_cast<int>(pair / static_cast<std::uint32_t>(p.key_heads));
+  const std::uint32_t section = index / (size * tiles);
+  const std::uint32_t within = index - section * size * tiles;
+  const std::uint32_t pairs = min(size, end - begin - section * size);
+  const std::uint32_t step = within / pairs;
+  const std::uint32_t pair = begin + section * size + within - step * pairs;
+  const auto heads = static_cast<std::uint32_t>(p.key_heads);
+  const auto sequence = static_cast<int>(pair / heads);
   const int document = p.documents.q ? sequence : 0;
-  job.key_head = static_cast<int>(pair % static_cast<std::uint32_t>(p.key_heads));
+  job.key_head = static_cast<int>(pair % heads);
   job.batch = p.documents.q ? 0 : sequence;
   const Extent at = extent_of(p.documents, document, p.seq_q, p.seq_k);
+  const Diagonal d = diagonal_of(at, p.window);
   job.at = at;
-  job.diagonal = diagonal_of(at, p.window);
-  const auto step = static_cast<int>(within / pairs);
-  job.tile = job.down ? p.tiles_k - 1 - step : step;
+  job.diagonal = d;
+  job.tile = static_cast<int>(job.down ? tiles - 1 - step : step);
+  job.tile_base = first_query_tile<kRows>(p, at, document);
   const int key = job.tile * kKeys;
   job.key = key;
-  job.tile_base = first_query_tile<kRows>(p, at, document);
-  const Range seeing = queries_seeing(at, p.window, key, kKeys);
-  const Range by_all = queries_seeing_all(at, p.window, key, kKeys);
-  job.first = seeing.first / kRows;
-  job.count = seeing.last < seeing.first ? 0 : seeing.last / kRows - seeing.first / kRows + 1;
+  // Queries that see some of the keys, and those that see all of them.
+  const int last_key = min(key + kKeys, at.k_count) - 1;
+  const int first = max(key - d.off - d.right, 0),
+            last = min(last_key - d.off + d.left, at.q_count - 1);
+  job.first = first / kRows;
+  job.count = last_key < key || last < first ? 0 : last / kRows - first / kRows + 1;
+  // A tile beyond the keys is never seen whole.
+  if (key + kKeys > at.k_count) {
+    job.whole = {at.q_count, -1};
+    return;
+  }
+  const int whole_first = max(last_key - d.off - d.right, 0),
+            whole_last = min(key - d.off + d.left, at.q_count - 1);
   // The last query tile may end beyond the document: its tail has p = 0 by its offsets.
-  const bool to_end = by_all.last == at.q_count - 1;
-  job.whole = {(by_all.first + kRows - 1) / kRows,
-               to_end ? by_all.last / kRows : (by_all.last + 1) / kRows - 1};
+  job.whole = {(whole_first + kRows - 1) / kRows,
+               whole_last == at.q_count - 1 ? whole_last / kRows : (whole_last + 1) / kRows - 1};
 }
 
 // Takes a job only when it is about to be needed: others may wait for a job that is taken.

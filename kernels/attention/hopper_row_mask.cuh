@@ -20,7 +20,7 @@ __device__ __forceinline__ void mask_scores(tile::Fragment<kKeys>& s, const Quer
 // Scores in raw units become capped scores in natural units.
 template <int kKeys>
 __device__ __forceinline__ void cap_scores(tile::Fragment<kKeys>& s, float scale, float softcap) {
-  const float inner = scale / softcap;
+  const float inner = scale * ptx::reciprocal(softcap);
 #pragma unroll
   for (int r = 0; r < tile::Fragment<kKeys>::kCount; ++r)
     s.x[r] = softcap * tile::tanh_accurate(s.x[r] * inner);

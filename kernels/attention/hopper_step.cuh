@@ -85,7 +85,7 @@ struct Step {
 
   // Scores in raw units become capped scores in natural units.
   __device__ __forceinline__ void cap(F& s) const {
-    const float inner = p.scale / p.softcap;
+    const float inner = p.scale * ptx::reciprocal(p.softcap);
 #pragma unroll
     for (int r = 0; r < F::kCount; ++r) s.x[r] = p.softcap * tile::tanh_accurate(s.x[r] * inner);
   }
@@ -102,7 +102,7 @@ struct Step {
 
   // dS of capped scores t: times 1 - (t / cap)^2, with t from its probability.
   __device__ __forceinline__ void slopes(const F& probabilities, F& ds, bool huge) const {
-    const float base = 1 / p.softcap, unit = tile::kLn2 / p.softcap;
+    const float base = ptx::reciprocal(p.softcap), unit = tile::kLn2 * base;
 #pragma unroll
     for (int g = 0; g < kRows / 8; ++g) {
       const float2 offset = at(stats.offset, g);

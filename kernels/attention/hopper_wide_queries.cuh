@@ -26,8 +26,9 @@ struct WideQueriesShared {
 
   Rows q[kWideGroups], d_o[kWideGroups];
   Keys k[2], v[1];
-  QueryJob job[2];  // each sees some key
-  tile::RingBarriers<2> jobs, k_ring;
+  QueryJob job[kQueryJobs];  // each sees some key
+  tile::RingBarriers<kQueryJobs> jobs;
+  tile::RingBarriers<2> k_ring;
   tile::RingBarriers<1> q_ring[kWideGroups], v_ring;
   std::uint64_t patch;  // a tile that the producer still has to clear the tail of
 };
@@ -37,37 +38,41 @@ __device__ void produce_wide_queries(WideQueriesShared<Element>& shared, const B
   using Shared = WideQueriesShared<Element>;
   const bool leader = tile::lane() == 0;
   DocumentLoader loader{p.documents.q != nullptr, &shared.patch};
-  tile::RingPlace<2> jobs, k_place;
-  tile::RingPlace<1> q_place, v_place;
+  tile::RingPlace<kQueryJobs> jobs;
+  tile::RingPlace<2> k_place;  // V's place counts the same tiles, Q's the jobs
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
     const QueryJob& job = shared.job[jobs.stage()];
     if (job.tiles < 0) break;
-    const int begin = job.at.k_begin, count = job.at.k_count;
     int key = job.last_tile * Shared::kKeys;
-    for (int j = 0; j < job.tiles; ++j, key -= Shared::kKeys) {
-      const tile::RowsAt at{begin + key, job.key_head, job.batch};
+    const auto load_k = [&] {
       k_place.wait_empty(shared.k_ring);
-      loader.load(shared.k[k_place.stage()], &p.k, at, count - key,
-                  &shared.k_ring.full[k_place.stage()]);
+      loader.load(shared.k[k_place.stage()], &p.k, {job.at.k_begin + key, job.key_head, job.batch},
+                  job.at.k_count - key, &shared.k_ring.full[k_place.stage()]);
+    };
+    const auto load_v = [&] {
+      tile::RingPlace<1>{k_place.count}.wait_empty(shared.v_ring);
+      loader.load(shared.v[0], &p.v, {job.at.k_begin + key, job.key_head, job.batch},
+                  job.at.k_count - key, &shared.v_ring.full[0]);
       k_place.next();
-      if (j == 0) {
+      key -= Shared::kKeys;
+    };
+    load_k();
 #pragma unroll 1
-        for (int group = 0; group < kWideGroups; ++group) {
-          q_place.wait_empty(shared.q_ring[group]);
-          if (!leader) continue;
-          // Rows past a document have p = 0 by their offsets, and harm no other row.
-          const tile::RowsAt rows{job.at.q_begin + job.row + 64 * group, job.head, job.batch};
-          std::uint64_t* full = &shared.q_ring[group].full[0];
-          ptx::mbarrier_arrive_expect(full, 2 * Shared::Rows::kBytes);
-          tile::load_tile<64>(shared.q[group], &p.q, rows, full);
-          tile::load_tile<64>(shared.d_o[group], &p.d_o, rows, full);
-        }
-        q_place.next();
-      }
-      v_place.wait_empty(shared.v_ring);
-      loader.load(shared.v[0], &p.v, at, count - key, &shared.v_ring.full[0]);
-      v_place.next();
+    for (int group = 0; group < kWideGroups; ++group) {
+      tile::RingPlace<1>{jobs.count}.wait_empty(shared.q_ring[group]);
+      if (!leader) continue;
+      // Rows past a document have p = 0 by their offsets, and harm no other row.
+      const tile::RowsAt rows{job.at.q_begin + job.row + 64 * group, job.head, job.batch};
+      std::uint64_t* full = &shared.q_ring[group].full[0];
+      ptx::mbarrier_arrive_expect(full, 2 * Shared::Rows::kBytes);
+      tile::load_tile<64>(shared.q[group], &p.q, rows, full);
+      tile::load_tile<64>(shared.d_o[group], &p.d_o, rows, full);
+    }
+    load_v();
+    for (int left = job.tiles - 1; left > 0; --left) {
+      load_k();
+      load_v();
     }
     __syncwarp();
     jobs.release(shared.jobs);
@@ -124,7 +129,7 @@ struct RowStats {
   template <int kKeys>
   __device__ __forceinline__ void slopes(const tile::Fragment<kKeys>& probabilities,
                                          tile::Fragment<kKeys>& ds, float softcap) const {
-    const float base = 1 / softcap, unit = tile::kLn2 / softcap;
+    const float base = ptx::reciprocal(softcap), unit = tile::kLn2 * base;
 #pragma unroll
     for (int r = 0; r < ds.kCount; ++r) {
       const int i = ds.is_lower(r);
@@ -141,7 +146,7 @@ __device__ void consume_wide_queries(WideQueriesShared<Element>& shared, const B
   using Shared = WideQueriesShared<Element>;
   constexpr int kKeys = Shared::kKeys;
   const int barrier = 1 + group;
-  tile::RingPlace<2> jobs;
+  tile::RingPlace<kQueryJobs> jobs;
   std::uint32_t scored = 0;  // tiles whose scores are done; the last one's K is still in use
   tile::Fragment<kWide> dq;
   tile::Fragment<kKeys> s, dp;
@@ -230,6 +235,7 @@ __device__ void consume_wide_queries(WideQueriesShared<Element>& shared, const B
       tile::sync_warpgroup(barrier);
       if (p.documents.q == nullptr || count >= 64) {
         if (tile::group_thread() == 0) {
+#pragma unroll 1
           for (int slab = 0; slab < out.kSlabs; ++slab)
             ptx::copy_tensor_to_global(&p.dq_out.map, out.bytes + slab * out.kSlabBytes,
                                        slab * tile::kSlabColumns, job.at.q_begin + row, job.head,

@@ -84,14 +84,16 @@ __device__ __forceinline__ void clear_rows(Tile& tile, int first) {
   __syncwarp();
 }
 
-// kThreads neighbouring threads: the first `count` rows and the first `columns` columns (a multiple
-// of 8) to rows of global memory `stride` elements apart. What the tile holds must be visible to
-// all.
+// kThreads neighbouring threads: the first `count` rows and the first `columns`
+// columns (a multiple of 8) to rows of global memory `stride` elements apart. What the tile holds
+// must be visible to all.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void copy_rows(std::uint16_t* to, std::int64_t stride, const Tile& tile,
                                           int count, int columns) {
   constexpr int kChunks = Tile::kColumns / 8;  // a row
-  const int thread = static_cast<int>(threadIdx.x) % kThreads, column = thread % kChunks * 8;
+  int thread = static_cast<int>(threadIdx.x) % kThreads;
+  if constexpr (kThreads == 32) thread = lane_here();
+  const int column = thread % kChunks * 8;
   if (column >= columns) return;
   to += thread / kChunks * stride + column;
 #pragma unroll 1

@@ -27,6 +27,13 @@ __device__ __forceinline__ int block_warpgroup() {
   return static_cast<int>(uniform(threadIdx.x / kWarpgroup));
 }
 __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x % 32); }
+// The same, read where it stands: what hangs on it in a rarely taken branch is not computed ahead
+// of a loop, where it would hold registers.
+__device__ __forceinline__ int lane_here() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread % 32;
+}
 __device__ __forceinline__ int group_thread() { return static_cast<int>(threadIdx.x % kWarpgroup); }
 
 // All threads of one warpgroup; `id` is a named barrier that no other warpgroup uses.
