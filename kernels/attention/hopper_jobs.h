@@ -18,6 +18,7 @@ struct QueryJobs {
   std::uint32_t jobs;       // pairs x tiles_q
   std::uint32_t pairs;      // (batch or document) x heads
   std::uint32_t section;    // pairs whose tiles are taken together, up to `pairs`
+  int places;               // jobs that a block holds at a time: 2, or 3
   std::uint32_t* next_job;  // zeroed; null: jobs by block index
 };
 

@@ -1,5 +1,5 @@
 // Jobs of the kernels that go over query rows: one is (document or batch, head, tile of query
-// rows). The scheduling warp makes them one ahead, in shared memory.
+// rows). The scheduling warp makes them one or two ahead, in shared memory.
 #pragma once
 
 #include "kernels/attention/hopper_jobs.h"
@@ -7,7 +7,7 @@
 
 namespace tilefold::attention {
 
-constexpr int kQueryJobs = 2;  // places for jobs
+constexpr int kQueryJobs = 3;  // places for jobs; as many are used as QueryJobs says
 
 struct QueryJob {
   Extent at;
@@ -82,7 +82,8 @@ __device__ void schedule_queries(Shared& shared, const QueryJobs& p, int rows, b
   std::uint32_t index = blockIdx.x;
   bool more = true;
   while (more) {
-    jobs.wait_empty(shared.jobs);
+    tile::RingPlace<kQueryJobs>{jobs.count + static_cast<std::uint32_t>(kQueryJobs - p.places)}
+        .wait_empty(shared.jobs);
     if (tile::lane() == 0) {
       QueryJob& job = shared.job[jobs.stage()];
       do {  // a short document has fewer tiles than the longest
