@@ -21,10 +21,9 @@ constexpr std::int64_t kSectionBytes = 32 << 20;
 // which then read the same keys together. H200, n 512, speed over 32 MiB: d 64 1.01, d 128 1.05,
 // d 256 1.15; the same within noise for longer ones.
 constexpr std::int64_t kFullSectionBytes = 4 << 20;
-// Forward up to so many keys and width 128 a block takes two jobs ahead, or the first tiles of a
-// short job come late; longer jobs are left for blocks that are free. H200, causal, speed over one
-// ahead: 1.05 and 1.08 at n 512 (d 64, 128), 1.02 at 1k, 0.99 from 4k on; d 256 0.99 at 512, 0.97
-// at 1k.
+// Forward up to so many keys and width 128 a block takes two jobs ahead, or the first tiles of a short
+// job come late; longer jobs are left for blocks that are free. H200, causal, speed over one ahead:
+// 1.05 and 1.08 at n 512 (d 64, 128), 1.02 at 1k, 0.98 to 0.99 from 4k on; d 256 0.94 to 0.99.
 constexpr std::int64_t kAheadTo = 1024;
 // Backward: the pairs whose key tiles are taken in turn. Blocks of one pair wait for each other, so
 // at least so many; more share the cache worse. Where every key tile begins two steps behind the
