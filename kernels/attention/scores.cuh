@@ -109,6 +109,16 @@ class Keep {
     kept_ = 1 / (1 - p.dropout.p);
   }
   __device__ bool any() const { return any_; }
+  // Keys of packed documents need not start at a multiple of four.
+  __device__ bool packed() const { return packed_; }
+
+  // Of keys 4 (key / 4) .. + 3, a bit each, from one call of the random function. Not packed.
+  __device__ std::uint32_t four(int query, int key) const {
+    const Philox::Words words = of(first_sample_ + batch_, static_cast<std::uint32_t>(query),
+                                   static_cast<std::uint32_t>(key));
+    return (words[0] >= threshold_ ? 1u : 0u) | (words[1] >= threshold_ ? 2u : 0u) |
+           (words[2] >= threshold_ ? 4u : 0u) | (words[3] >= threshold_ ? 8u : 0u);
+  }
 
   // Of keys `key` and `key` + 1.
   __device__ float2 pair(int query, int key) const {
@@ -164,11 +174,10 @@ __device__ __forceinline__ void drop(Fragment<kColumns>& s, const Keep& of_upper
   }
 }
 
-// Which of a thread's pairs dropout keeps, bit r for register r. Rows are queries `upper` and + 8,
-// columns the keys from `first` on; transposed: rows are keys, columns queries.
+// kept_pairs(), a call of the random function a pair.
 template <int kColumns, bool kTransposed>
-__device__ __forceinline__ std::uint32_t kept_pairs(const Keep& keep, int upper, int first) {
-  static_assert(Fragment<kColumns>::kCount <= 32);
+__device__ __forceinline__ std::uint32_t kept_pairs_one_by_one(const Keep& keep, int upper,
+                                                               int first) {
   std::uint32_t bits = 0;
 #pragma unroll 1
   for (int r = 0; r < Fragment<kColumns>::kCount; ++r) {
@@ -177,6 +186,52 @@ __device__ __forceinline__ std::uint32_t kept_pairs(const Keep& keep, int upper,
     if (keep.pair(kTransposed ? column : row, kTransposed ? row : column).x > 0) bits |= 1u << r;
   }
   return bits;
+}
+
+// Which of a thread's pairs dropout keeps, bit r for register r. Rows are queries `upper` and + 8,
+// columns the keys from `first` on; transposed: rows are keys, columns queries. Four keys share a
+// call of the random function; the lanes that have them share out the calls.
+// REQUIRES: the whole warp is here; unless packed, upper - lane / 4 and `first` are multiples of 4.
+template <int kColumns, bool kTransposed>
+__device__ __forceinline__ std::uint32_t kept_pairs(const Keep& keep, int upper, int first) {
+  static_assert(Fragment<kColumns>::kCount <= 32);
+  if (keep.packed()) return kept_pairs_one_by_one<kColumns, kTransposed>(keep, upper, first);
+  const int lane = tile::lane(), column = first + tile::first_column();
+  std::uint32_t mine = 0;  // four bits a call, of every eighth column
+  if constexpr (kTransposed) {
+    // Lanes 4 apart have the four keys of a group; each calls for one of every four registers.
+    const int turn = lane / 4 % 4, key = upper + (turn >= 2 ? 8 : 0);
+#pragma unroll 2
+    for (int c = 0; c < kColumns / 8; ++c)
+      mine |= keep.four(column + turn % 2 + 8 * c, key) << 4 * c;
+    std::uint32_t bits = 0;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const std::uint32_t of_register = __shfl_sync(0xffffffffu, mine, (lane & ~12) | r << 2);
+      bits |= (of_register >> turn & 0x11111111u) << r;
+    }
+    return bits;
+  } else {
+    // Neighbours have two keys each of a group, in two rows; each calls for one row.
+    const bool odd = lane % 2 == 1;
+#pragma unroll 2
+    for (int c = 0; c < kColumns / 8; ++c)
+      mine |= keep.four(upper + (odd ? 8 : 0), column + 8 * c) << 4 * c;
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, mine, 1);
+    const std::uint32_t above = odd ? other : mine, below = odd ? mine : other;
+    const int shift = odd ? 2 : 0;
+    return (above >> shift & 0x33333333u) | (below >> shift & 0x33333333u) << 2;
+  }
+}
+
+// Scores by dropout's factors: rows are queries `upper` and + 8 of one head. REQUIRES:
+// kept_pairs().
+template <int kColumns>
+__device__ __forceinline__ void drop(Fragment<kColumns>& s, const Keep& keep, int upper,
+                                     int first_key) {
+  const std::uint32_t kept = kept_pairs<kColumns, false>(keep, upper, first_key);
+#pragma unroll
+  for (int r = 0; r < s.kCount; ++r) s.x[r] *= (kept >> r & 1) != 0 ? keep.factor() : 0.f;
 }
 
 // t, in natural units, and p of a score; hidden ones are -inf and give 0.

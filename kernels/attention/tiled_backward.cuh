@@ -221,8 +221,7 @@ __global__ void __launch_bounds__(128) tiled_queries_kernel(const __grid_constan
       to_scores<Element>(s[n], p);
       if (first < all.first || first + kKeys - 1 > all.last)
         hide_keys(s[n], at, diagonal, query, query + 8, first);
-      if (keep.any())
-        drop(dp[n], keep, keep, at.q_begin + query, at.q_begin + query + 8, at.k_begin + first);
+      if (keep.any()) drop(dp[n], keep, at.q_begin + query, at.k_begin + first);
 #pragma unroll
       for (int r = 0; r < s[n].kCount; ++r) {
         const int i = s[n].is_lower(r) ? 1 : 0;

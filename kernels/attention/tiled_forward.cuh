@@ -131,8 +131,7 @@ __global__ void __launch_bounds__(128)
       fold<Element>(rows[i], s[i], unit, rescale);
       if (__any_sync(0xffffffffu, rescale[0] != 1 || rescale[1] != 1))
         o[i].scale_rows(rescale[0], rescale[1]);
-      if (keep.any())
-        drop(s[i], keep, keep, at.q_begin + row, at.q_begin + row + 8, at.k_begin + first);
+      if (keep.any()) drop(s[i], keep, at.q_begin + row, at.k_begin + first);
       tile::to_left(weights[i], s[i]);
     }
     tile::accumulate<kCount, kWidth, Element>(o, weights, stage.v);

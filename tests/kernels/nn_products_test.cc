@@ -161,6 +161,19 @@ TEST_CASE("loss head: gradients and predictions, odd and even vocabularies") {
     }
 }
 
+TEST_CASE("sanitized: products and losses that no small model has, for compute-sanitizer") {
+  Gpu gpu = gpu_or_skip();
+  if (!gpu) return;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const LinearCase& l : {LinearCase{33, 65, 129, 3, true, true, false},
+                                LinearCase{20, 24, 40, 0, true, false, true},
+                                LinearCase{1, 264, 33, 0, true, true, false}})
+      CHECK(!std::isnan(run_linear(l, gpu.context(), dtype)[0][0]));
+    for (const HeadCase& h : {HeadCase{5, 16, 5003, true}, HeadCase{5, 16, 45000, true}})
+      CHECK(std::isfinite(run_head(h, gpu.context(), dtype)[1][0]));
+  }
+}
+
 TEST_CASE("a target outside the vocabulary makes its loss NaN") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;

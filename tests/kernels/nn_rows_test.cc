@@ -86,6 +86,17 @@ TEST_CASE("residual norms: both kinds, odd and even widths, few and many tokens,
   }
 }
 
+TEST_CASE("sanitized: norms that no small model has, for compute-sanitizer") {
+  Gpu gpu = gpu_or_skip();
+  if (!gpu) return;
+  for (const NormCase& n : {NormCase{9, 33, NormKind::layer, true, true, 0.25f},
+                            NormCase{20, 384, NormKind::layer, true, false, 0.2f},
+                            NormCase{40, 768, NormKind::rms, true, false, 0},
+                            NormCase{3, 4096, NormKind::layer, true, true, 0.1f},
+                            NormCase{2, 12288, NormKind::rms, true, false, 0}})
+    CHECK(std::isfinite(run_norm(n, gpu.context(), DType::bf16, DType::f32)[2][0]));
+}
+
 TEST_CASE("a norm too wide for a block is refused before a launch") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;

@@ -132,3 +132,15 @@ TEST_CASE("generation: logits of CPU and GPU agree, from the prompt to recorded 
       CHECK(gpu == generated_logits(c, "cuda"));
     }
 }
+
+TEST_CASE("sanitized: two steps and generation of small models, for compute-sanitizer") {
+  if (!test::gpu_or_skip()) return;
+  for (const ModelStyle style : {ModelStyle::llama, ModelStyle::gpt2})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Config c = small_model(style, dtype);
+      c.train.global_batch = 4;
+      c.train.micro_batch = 2;
+      for (const double loss : losses(c, "cuda", 2)) CHECK(std::isfinite(loss));
+      for (const double z : generated_logits(c, "cuda")) CHECK(std::isfinite(z));
+    }
+}
