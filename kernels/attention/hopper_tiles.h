@@ -1,18 +1,18 @@
 // Rows of the table for the Hopper kernels: tiles by padded head width, with what they take of a
-// multiprocessor (227 KiB of shared memory, 64 Ki registers). Nothing is spilled: a build fails
-// where something is (kernels/CMakeLists.txt), and where shared memory or registers do not suffice.
-// Plain C++: the choice, the plan and the kernels share it.
+// multiprocessor (227 KiB of shared memory, 64 Ki registers). Nothing is spilled: with nvcc 13.0 a
+// build fails where something is (kernels/CMakeLists.txt), and with any where shared memory or
+// registers do not suffice. Plain C++: the choice, the plan and the kernels share it.
 #pragma once
 
 #include <cstdint>
 
 namespace tilefold::attention {
 
-// Forward: Q, two stages of K and of V, and O on its way out (at d 256 in Q's place). Registers of
-// a consumer thread: scores, p packed, output.
-//   d 64    64 + 32 + 32 of 160: three warpgroups of 64 rows; 112 KiB
-//   d 128   64 + 32 + 64 of 240: two warpgroups; 192 KiB
-//   d 256   40 + 20 + 128 of 240: two warpgroups, 80 keys fill 224 KiB
+// Forward: Q of this job and the next (at d 256 of one), stages of K and of V, and O on its way out.
+// Registers of a consumer thread: scores, p packed, output.
+//   d 64    64 + 32 + 32 of 160: three warpgroups of 64 rows; 200 KiB
+//   d 128   64 + 32 + 64 of 232: two warpgroups; 224 KiB
+//   d 256   32 + 16 + 128 of 232: two warpgroups; 224 KiB
 template <int kWidth>
 struct ForwardTiles;
 template <>
