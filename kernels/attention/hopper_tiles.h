@@ -8,8 +8,8 @@
 
 namespace tilefold::attention {
 
-// Forward: Q of this job and the next (at d 256 of one), stages of K and of V, and O on its way out.
-// Registers of a consumer thread: scores, p packed, output.
+// Forward: Q of this job and the next (at d 256 of one), stages of K and of V, and O on its way
+// out. Registers of a consumer thread: scores, p packed, output.
 //   d 64    64 + 32 + 32 of 160: three warpgroups of 64 rows; 200 KiB
 //   d 128   64 + 32 + 64 of 232: two warpgroups; 224 KiB
 //   d 256   32 + 16 + 128 of 232: two warpgroups; 224 KiB
