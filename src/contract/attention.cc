@@ -100,7 +100,7 @@ Cost attention_cost(const AttentionProblem& p, AttentionStrategy strategy) {
   cost.bytes = p.backward ? 4 * query_side + 4 * key_side + constants
                           : 2 * query_side + 2 * key_side + constants;
   if (strategy == AttentionStrategy::naive)
-    cost.bytes += 4 * heads * seq_q * (seq_k / documents) * size;
+    cost.bytes += (p.backward ? 5 : 4) * heads * seq_q * (seq_k / documents) * size;
   return cost;
 }
 

@@ -131,8 +131,9 @@ constexpr KeyRange visible_keys(const AttentionOptions& options, std::int64_t i,
 double visible_pairs(const AttentionProblem& problem);
 
 // flops: 4 d a visible pair forward, 10 d backward. bytes: q, k, v, o (and gradients) and the row
-// constants once; `naive` adds four passes over the scores in the storage type. Packed documents
-// count as equally long ones.
+// constants once; `naive` adds passes over the scores in the storage type: four forward (p written,
+// read and written by the softmax, read), five backward (p and dS written, p read once, dS twice).
+// Packed documents count as equally long ones.
 Cost attention_cost(const AttentionProblem& problem, AttentionStrategy strategy);
 
 }  // namespace tilefold

@@ -98,6 +98,9 @@ TEST_CASE("cost: causal is half, backward two and a half, naive passes over the 
   p.options.causal = false;
   p.backward = true;
   CHECK(attention_cost(p, AttentionStrategy::tiled).flops == 2.5 * full.flops);
+  CHECK(attention_cost(p, AttentionStrategy::naive).bytes -
+            attention_cost(p, AttentionStrategy::tiled).bytes ==
+        5.0 * 512 * 1024 * 1024);
   p.documents = 8;
   CHECK(attention_cost(p, AttentionStrategy::tiled).flops == 2.5 * full.flops / 8);
 }

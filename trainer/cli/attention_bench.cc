@@ -1,4 +1,6 @@
-// `tilefold attention bench`: time beside predicted and achieved flops and bytes.
+// `tilefold attention bench`: time beside predicted and achieved flops and bytes, and the share of
+// the roofline: the least time that the predicted flops and bytes take at the device's ceilings,
+// measured first, over the time that they took.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -38,6 +40,10 @@ Timing measure(double seconds, Work&& work) {
   return {times[times.size() / 2], times[0], static_cast<int>(times.size())};
 }
 
+std::span<std::byte> bytes_of(const DeviceArray& x) {
+  return {static_cast<std::byte*>(x.view().data), static_cast<std::size_t>(x.view().bytes())};
+}
+
 std::vector<float> random_values(const Shape& shape, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -46,52 +52,88 @@ std::vector<float> random_values(const Shape& shape, std::uint32_t seed) {
   return values;
 }
 
+// What the device reaches, a second: a large matrix product in the type, and a large copy, bytes
+// read and written.
+struct Ceilings {
+  double flops = 0, bytes = 0;
+};
+
+Ceilings measure_ceilings(Context ctx, DType dtype) {
+  constexpr double kSeconds = 0.1;
+  const DeviceInfo& info = ctx.device.info();
+  const bool gpu = info.kind == DeviceKind::cuda;
+  const std::int64_t n = gpu ? 4096 : 1024, copied = gpu ? 1 << 29 : 1 << 26;
+  Ceilings found;
+  const Shape square{n, n};
+  const DeviceArray x(ctx, dtype, square, random_values(square, 1));
+  const DeviceArray weight(ctx, dtype, square, random_values(square, 2)), y(ctx, dtype, square);
+  LinearForward product;
+  product.x = x.view(), product.weight = weight.view(), product.y = y.view();
+  const DeviceArray workspace(ctx, DType::u8, {linear_workspace({n, n, n, dtype}, info)});
+  product.workspace = bytes_of(workspace);
+  found.flops = 2.0 * static_cast<double>(n * n * n) / measure(kSeconds, [&] {
+                                                         ops::linear_forward(ctx, product);
+                                                         ctx.stream.synchronize();
+                                                       }).fastest;
+  const DeviceArray from(ctx, DType::u8, {copied}), to(ctx, DType::u8, {copied});
+  found.bytes =
+      2.0 * static_cast<double>(copied) / measure(kSeconds, [&] {
+                                            ops::copy(ctx, {.src = from.view(), .dst = to.view()});
+                                            ctx.stream.synchronize();
+                                          }).fastest;
+  return found;
+}
+
 void print_header(bool csv) {
   if (csv)
     std::puts(
         "strategy,dtype,batch,heads,kv_heads,seq_q,seq_k,d,causal,window_left,window_right,pass,"
         "threads,runs,ms,fastest_ms,predicted_gflop,achieved_gflops,predicted_mb,achieved_gbs,"
-        "workspace_bytes");
+        "workspace_bytes,ceiling_gflops,ceiling_gbs,roofline");
   else
-    std::printf("%-8s %-5s %-12s %13s %4s %-7s %-8s %10s %9s %9s %9s %9s %11s\n", "strategy",
+    std::printf("%-8s %-5s %-12s %13s %4s %-7s %-8s %10s %9s %9s %9s %9s %8s %11s\n", "strategy",
                 "dtype", "batch x head", "seq", "d", "mask", "pass", "ms", "GFLOP", "GFLOP/s", "MB",
-                "GB/s", "workspace");
+                "GB/s", "roofline", "workspace");
 }
 
 void print_row(const AttentionProblem& p, const AttentionChoice& choice, int threads,
-               const Timing& t, bool csv) {
+               const Timing& t, const Ceilings& ceilings, bool csv) {
   const Cost cost = attention_cost(p, choice.strategy);
+  const double share =
+      std::max(cost.flops / ceilings.flops, cost.bytes / ceilings.bytes) / t.median;
   const char* pass = p.backward ? "backward" : "forward";
   const std::string strategy(name_of(choice.strategy)), dtype(name_of(p.dtype));
   const auto wide = [](std::int64_t x) { return static_cast<long long>(x); };
   if (csv) {
     std::printf(
         "%s,%s,%lld,%lld,%lld,%lld,%lld,%lld,%d,%lld,%lld,%s,%d,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%"
-        "lld\n",
+        "lld,%.6g,%.6g,%.4g\n",
         strategy.c_str(), dtype.c_str(), wide(p.batch), wide(p.heads), wide(p.kv_heads),
         wide(p.seq_q), wide(p.seq_k), wide(p.d), p.options.causal ? 1 : 0,
         wide(p.options.window_left), wide(p.options.window_right), pass, threads, t.runs,
         t.median * 1e3, t.fastest * 1e3, cost.flops / 1e9, cost.flops / t.median / 1e9,
-        cost.bytes / 1e6, cost.bytes / t.median / 1e9, wide(choice.workspace_bytes));
+        cost.bytes / 1e6, cost.bytes / t.median / 1e9, wide(choice.workspace_bytes),
+        ceilings.flops / 1e9, ceilings.bytes / 1e9, share);
     std::fflush(stdout);
     return;
   }
   const bool window = p.options.window_left >= 0 || p.options.window_right >= 0;
   std::string heads = str(p.batch, " x ", p.heads);
   if (p.kv_heads != p.heads) heads += str("/", p.kv_heads);
-  std::printf("%-8s %-5s %-12s %13s %4lld %-7s %-8s %10.3f %9.4g %9.4g %9.4g %9.3g %11lld\n",
-              strategy.c_str(), dtype.c_str(), heads.c_str(), str(p.seq_q, "x", p.seq_k).c_str(),
-              wide(p.d),
-              window             ? "window"
-              : p.options.causal ? "causal"
-                                 : "full",
-              pass, t.median * 1e3, cost.flops / 1e9, cost.flops / t.median / 1e9, cost.bytes / 1e6,
-              cost.bytes / t.median / 1e9, wide(choice.workspace_bytes));
+  std::printf(
+      "%-8s %-5s %-12s %13s %4lld %-7s %-8s %10.3f %9.4g %9.4g %9.4g %9.3g %7.0f%% %11lld\n",
+      strategy.c_str(), dtype.c_str(), heads.c_str(), str(p.seq_q, "x", p.seq_k).c_str(), wide(p.d),
+      window             ? "window"
+      : p.options.causal ? "causal"
+                         : "full",
+      pass, t.median * 1e3, cost.flops / 1e9, cost.flops / t.median / 1e9, cost.bytes / 1e6,
+      cost.bytes / t.median / 1e9, 100 * share, wide(choice.workspace_bytes));
   std::fflush(stdout);
 }
 
 // One shape: forward, then backward on its results.
-void bench_problem(Context ctx, AttentionProblem p, const AttentionBenchSettings& settings) {
+void bench_problem(Context ctx, AttentionProblem p, const Ceilings& ceilings,
+                   const AttentionBenchSettings& settings) {
   const DeviceInfo& info = ctx.device.info();
   const Shape qs{p.batch, p.seq_q, p.heads, p.d}, ks{p.batch, p.seq_k, p.kv_heads, p.d};
   const Shape rows{p.batch, p.heads, p.seq_q};
@@ -102,10 +144,6 @@ void bench_problem(Context ctx, AttentionProblem p, const AttentionBenchSettings
   const DeviceArray m(ctx, DType::f32, rows), l(ctx, DType::f32, rows);
   const auto workspace_of = [&] {
     return DeviceArray(ctx, DType::u8, {ops::attention_workspace(p, info)});
-  };
-  const auto bytes_of = [](const DeviceArray& x) {
-    return std::span(static_cast<std::byte*>(x.view().data),
-                     static_cast<std::size_t>(x.view().bytes()));
   };
 
   AttentionForward forward;
@@ -118,7 +156,7 @@ void bench_problem(Context ctx, AttentionProblem p, const AttentionBenchSettings
     ops::attention_forward(ctx, forward);
     ctx.stream.synchronize();
   });
-  print_row(p, select_attention(p, info), info.processors, there, settings.csv);
+  print_row(p, select_attention(p, info), info.processors, there, ceilings, settings.csv);
   if (settings.forward_only) return;
 
   p.backward = true;
@@ -135,7 +173,7 @@ void bench_problem(Context ctx, AttentionProblem p, const AttentionBenchSettings
     ops::attention_backward(ctx, backward);
     ctx.stream.synchronize();
   });
-  print_row(p, select_attention(p, info), info.processors, back, settings.csv);
+  print_row(p, select_attention(p, info), info.processors, back, ceilings, settings.csv);
 }
 
 }  // namespace
@@ -147,8 +185,13 @@ void attention_bench(const AttentionBenchSettings& settings) {
   const std::unique_ptr<Device> device = open_device(settings.device, 0, settings.threads);
   const std::unique_ptr<Stream> stream = device->make_stream();
   if (!settings.csv) std::printf("%s\n", device->info().name.c_str());
-  print_header(settings.csv);
-  for (const std::string& dtype : settings.dtype)
+  if (settings.csv) print_header(true);
+  for (const std::string& dtype : settings.dtype) {
+    const Ceilings ceilings = measure_ceilings({*device, *stream}, parse_dtype(dtype));
+    if (!settings.csv)
+      std::printf("%s: %.4g GFLOP/s of a large matrix product, %.4g GB/s of a large copy\n",
+                  dtype.c_str(), ceilings.flops / 1e9, ceilings.bytes / 1e9);
+    if (!settings.csv) print_header(false);
     for (std::int64_t d : settings.d)
       for (int causal : settings.causal)
         for (std::int64_t seq : settings.seq)
@@ -165,8 +208,9 @@ void attention_bench(const AttentionBenchSettings& settings) {
             p.options.window_left = settings.window[0];
             p.options.window_right = settings.window[1];
             p.options.strategy = parse_attention_strategy(strategy);
-            bench_problem({*device, *stream}, p, settings);
+            bench_problem({*device, *stream}, p, ceilings, settings);
           }
+  }
 }
 
 }  // namespace tilefold
