@@ -8,20 +8,27 @@
 namespace tilefold::attention {
 namespace {
 
-// The row that runs: of the Hopper kernels' only where they can move all tensors.
+// What runs: of the Hopper kernels only where they can move all tensors, else the portable ones
+// over whole rows, which need no workspace forward.
 template <class Args>
-AttentionKernel kernel_of(const Args& args, const AttentionChoice& choice) {
-  if (choice.kernel == AttentionKernel::hopper && !hopper_copies(args))
-    return AttentionKernel::portable;
-  return choice.kernel;
+AttentionChoice runnable(const Args& args, AttentionChoice choice) {
+  if (choice.kernel != AttentionKernel::hopper || hopper_copies(args)) return choice;
+  choice.kernel = AttentionKernel::portable;
+  choice.strategy = AttentionStrategy::tiled;
+  choice.splits = 1;
+  return choice;
 }
 
 }  // namespace
 
-void cuda_forward(const AttentionForward& args, const AttentionChoice& choice, int processors,
+void cuda_forward(const AttentionForward& args, const AttentionChoice& picked, int processors,
                   CUstream_st* stream) {
-  switch (kernel_of(args, choice)) {
+  const AttentionChoice choice = runnable(args, picked);
+  switch (choice.kernel) {
     case AttentionKernel::hopper:
+      if (choice.strategy == AttentionStrategy::split)
+        return hopper_split(args, static_cast<int>(choice.tile_q), static_cast<int>(choice.splits),
+                            stream);
       return hopper_forward(args, processors, stream);
     case AttentionKernel::portable:
       return portable_forward(args, choice, stream);
@@ -32,13 +39,14 @@ void cuda_forward(const AttentionForward& args, const AttentionChoice& choice, i
   }
 }
 
-void cuda_backward(const AttentionBackward& args, const AttentionChoice& choice, int processors,
+void cuda_backward(const AttentionBackward& args, const AttentionChoice& picked, int processors,
                    CUstream_st* stream) {
-  switch (kernel_of(args, choice)) {
+  const AttentionChoice choice = runnable(args, picked);
+  switch (choice.kernel) {
     case AttentionKernel::hopper:
       return hopper_backward(args, processors, stream);
     case AttentionKernel::portable:
-      return portable_backward(args, stream);
+      return portable_backward(args, choice, stream);
     case AttentionKernel::naive:
       return naive_backward(args, stream);
     default:

@@ -30,6 +30,15 @@ std::string hopper_refusal(const AttentionProblem& p, int compute_capability) {
   return {};
 }
 
+std::string hopper_split_refusal(const AttentionProblem& p) {
+  if (p.backward) return "it is a forward kernel";
+  if (p.d > 128) return str("d is ", p.d, "; allowed: up to 128");
+  if (p.documents > 0) return "documents are packed";
+  const std::int64_t blocks = product({p.batch, p.heads, (p.seq_q + 63) / 64, kSplitMost});
+  if (blocks >= 1ll << 31) return str(blocks, " blocks; allowed: up to 2^31 - 1");
+  return {};
+}
+
 std::int64_t hopper_workspace(const AttentionProblem& p) {
   return p.backward ? BackwardWorkspace(p).bytes : kForwardWorkspace;
 }
@@ -74,9 +83,16 @@ std::string naive_refusal(const AttentionProblem& p, const DeviceInfo& device) {
 
 std::int64_t partials_bytes(std::int64_t rows, std::int64_t d) { return product({rows, d + 2, 4}); }
 
+std::int64_t gradient_parts_bytes(std::int64_t rows, std::int64_t d) {
+  return product({rows, d, 4}) + 16;  // they begin at a multiple of 16
+}
+
 std::int64_t portable_workspace(const AttentionProblem& p, std::int64_t parts) {
   const std::int64_t rows = product({p.batch, p.heads, p.seq_q});
-  if (p.backward) return product({rows, 4});
+  const std::int64_t key_rows = product({p.batch, p.kv_heads, p.seq_k});
+  if (p.backward)
+    return product({rows, 4}) +
+           (parts > 1 ? gradient_parts_bytes(product({parts, rows + 2 * key_rows}), p.d) : 0);
   return parts > 1 ? partials_bytes(product({parts, rows}), p.d) : 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/attention/hopper_backward.h"
 #include "kernels/attention/hopper_forward.h"
+#include "kernels/attention/hopper_split.h"
 #include "kernels/attention/hopper_workspace.h"
 #include "kernels/attention/tail.h"
 #include "kernels/tile/check.h"
@@ -84,6 +85,12 @@ LaunchForward forward_of(int width) {
   if (width == 64) return launch_hopper_forward<Element, 64>;
   if (width == 128) return launch_hopper_forward<Element, 128>;
   return launch_hopper_forward<Element, 256>;
+}
+
+using LaunchSplit = void (*)(const SplitParams&, int, CUstream_st*);
+template <class Element>
+LaunchSplit split_of(bool narrow) {
+  return narrow ? launch_hopper_split<Element, 64> : launch_hopper_split<Element, 128>;
 }
 
 using LaunchBackward = void (*)(const BackwardParams&, int, CUstream_st*);
@@ -181,6 +188,45 @@ void hopper_forward(const AttentionForward& args, int processors, CUstream_st* s
   const auto launch =
       problem.dtype == DType::bf16 ? forward_of<bf16>(width) : forward_of<f16>(width);
   launch(p, static_cast<int>(std::min<std::int64_t>(processors, jobs)), stream);
+}
+
+void hopper_split(const AttentionForward& args, int rows, int parts, CUstream_st* stream) {
+  const AttentionProblem problem = problem_of(args);
+  const std::string refusal = hopper_split_refusal(problem);
+  require(refusal.empty(), "attention in parts of the keys: ", refusal);
+  require(rows == 64 || rows == 128, "attention in parts of the keys: query tiles of ", rows,
+          " rows; allowed: 64, 128");
+  require(parts >= 1 && parts <= kSplitMost && (parts & (parts - 1)) == 0,
+          "attention in parts of the keys: ", parts, " parts; allowed: 1, 2, 4, 8, 16");
+  require_copy("q", args.q);
+  require_copy("k", args.k);
+  require_copy("v", args.v);
+  require_copy("o", args.o);
+  const bool narrow = padded_width(problem.d) == 64;
+  const int keys = narrow ? SplitTiles<64>::kKeys : SplitTiles<128>::kKeys;
+  SplitParams p{};
+  p.q = tile::make_tensor_map(args.q, 64);
+  p.k = tile::make_tensor_map(args.k, keys);
+  p.v = tile::make_tensor_map(args.v, keys);
+  p.o = static_cast<std::uint16_t*>(args.o.data);
+  p.o_row = args.o.strides[1];
+  p.o_head = args.o.strides[2];
+  p.o_batch = args.o.strides[0];
+  p.m = args.m.as<float>();
+  p.l = args.l.as<float>();
+  p.window = window_of(args.options);
+  p.heads = static_cast<int>(problem.heads);
+  p.group = static_cast<int>(problem.heads / problem.kv_heads);
+  p.seq_q = static_cast<int>(problem.seq_q);
+  p.seq_k = static_cast<int>(problem.seq_k);
+  p.d = static_cast<int>(problem.d);
+  p.rows = rows;
+  p.tiles_q = static_cast<int>(tiles(problem.seq_q, rows));
+  p.pairs = static_cast<int>(problem.batch * problem.heads);
+  p.scale = static_cast<float>(effective_scale(args.options, problem.d));
+  p.softcap = args.options.softcap;
+  const auto launch = problem.dtype == DType::bf16 ? split_of<bf16>(narrow) : split_of<f16>(narrow);
+  launch(p, parts, stream);
 }
 
 void hopper_backward(const AttentionBackward& args, int processors, CUstream_st* stream) {

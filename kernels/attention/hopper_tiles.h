@@ -31,6 +31,23 @@ struct ForwardTiles<256> {
   static constexpr int kFeeder = 40, kConsumer = 232;
 };
 
+// Forward over parts of the keys: Q, the stages of K and of V, and 128 rows of partial O in float32.
+//   d 64    64 + 32 + 32 of 232; 177 KiB
+//   d 128   64 + 32 + 64 of 232; 226 KiB
+template <int kWidth>
+struct SplitTiles;
+template <>
+struct SplitTiles<64> {
+  static constexpr int kKeys = 128, kStages = 4;
+  static constexpr int kFeeder = 40, kConsumer = 232;
+};
+template <>
+struct SplitTiles<128> {
+  static constexpr int kKeys = 128, kStages = 2;
+  static constexpr int kFeeder = 40, kConsumer = 232;
+};
+constexpr int kSplitMost = 16;  // blocks of a cluster, on this hardware
+
 // Backward: K and V, two stages of Q and dO, two of dS, two of dQ on its way out: 224
 // KiB at 64 and 128. Registers of a consumer thread, of 240: scores, dP, dK, dV; then p and dS
 // packed, dQ.

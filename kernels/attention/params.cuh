@@ -44,6 +44,14 @@ struct Partials {
   int parts;  // 1: none, results go to the outputs
 };
 
+// Gradients from parts of the queries (dK, dV) and of the keys (dQ), [parts, rows of the tensor,
+// d].
+struct GradientParts {
+  float *dq, *dk, *dv;
+  std::int64_t query_rows, key_rows;  // batch * seq * heads of a side
+  int parts;                          // 1: none, results go to the outputs
+};
+
 __device__ inline float widened(float x) { return x; }
 __device__ inline float widened(bf16 x) { return ptx::widen(x); }
 __device__ inline float widened(f16 x) { return ptx::widen(x); }

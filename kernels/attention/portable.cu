@@ -12,13 +12,14 @@ namespace tilefold::attention {
 namespace {
 
 using LaunchForward = void (*)(const Params&, const Partials&, CUstream_st*);
-using LaunchBackward = void (*)(const Params&, CUstream_st*);
+using LaunchBackward = void (*)(const Params&, const GradientParts&, CUstream_st*);
 
 // The kernels of one element type.
 struct Kernels {
   LaunchForward tiled[3], split[3], decode[3];  // padded width 64, 128, 256
   LaunchForward combine;
-  LaunchBackward sums, backward[3];
+  void (*sums)(const Params&, CUstream_st*);
+  LaunchBackward backward[3], add_parts;
 };
 
 template <class Element, int kWidth>
@@ -39,6 +40,7 @@ constexpr Kernels kKernels = {
     .sums = launch_sums<Element>,
     .backward = {launch_tiled_backward<Element, 64>, launch_tiled_backward<Element, 128>,
                  launch_tiled_backward<Element, 256>},
+    .add_parts = launch_add_parts<Element>,
 };
 
 const Kernels& kernels_of(DType dtype) {
@@ -66,6 +68,20 @@ Partials partials_of(const AttentionForward& args, std::int64_t parts) {
   return x;
 }
 
+// After the sums in the workspace, at a multiple of 16 bytes.
+GradientParts parts_of(const AttentionBackward& args, std::int64_t parts) {
+  const Shape &q = args.q.shape, &k = args.k.shape;
+  GradientParts x{};
+  x.parts = static_cast<int>(parts);
+  x.query_rows = q[0] * q[1] * q[2];
+  x.key_rows = k[0] * k[1] * k[2];
+  if (parts == 1) return x;
+  x.dq = reinterpret_cast<float*>(args.workspace.data()) + (x.query_rows + 3) / 4 * 4;
+  x.dk = x.dq + parts * x.query_rows * q[3];
+  x.dv = x.dk + parts * x.key_rows * q[3];
+  return x;
+}
+
 }  // namespace
 
 void portable_forward(const AttentionForward& args, const AttentionChoice& choice,
@@ -89,7 +105,8 @@ void portable_forward(const AttentionForward& args, const AttentionChoice& choic
   if (parts.parts > 1) kernels.combine(p, parts, stream);
 }
 
-void portable_backward(const AttentionBackward& args, CUstream_st* stream) {
+void portable_backward(const AttentionBackward& args, const AttentionChoice& choice,
+                       CUstream_st* stream) {
   const Kernels& kernels = kernels_of(args.q.dtype);
   if (args.documents.cu_seqlens_q) {
     clear_tail(args.dq, args.documents.cu_seqlens_q, stream);
@@ -105,7 +122,9 @@ void portable_backward(const AttentionBackward& args, CUstream_st* stream) {
   p.dv = strided(args.dv);
   p.sums = reinterpret_cast<float*>(args.workspace.data());
   kernels.sums(p, stream);
-  kernels.backward[width_index(args.q)](p, stream);
+  const GradientParts parts = parts_of(args, choice.splits);
+  kernels.backward[width_index(args.q)](p, parts, stream);
+  if (parts.parts > 1) kernels.add_parts(p, parts, stream);
 }
 
 }  // namespace tilefold::attention

@@ -36,7 +36,7 @@ constexpr std::int64_t kDecodeMostRows = attention::kDecodeRows;
 // 2, 4, 8 parts: n 512 25.9, 19.8, 15.7, 17.4; n 1024 44.5, 31.2, 25.4, 33.3; n
 // 2048 83.1, 64.0, 71.7; n 4096 200, 216.
 constexpr std::int64_t kSplitBlocks = 2, kSplitLeastKeys = 128;
-// The Hopper kernels take 17 and 29 microseconds at n 1024 and 2048: parts must be many to win.
+// Where the Hopper rows take the whole of the keys only (wide heads, documents).
 constexpr std::int64_t kSplitBesideHopper = 8;
 
 std::int64_t ceil_div(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
@@ -58,6 +58,13 @@ std::int64_t split_units(const AttentionProblem& x) {
   return product({x.batch, x.heads, ceil_div(x.seq_q, attention::kTileRows)});
 }
 
+bool has_hopper(const AttentionProblem& x, const DeviceInfo& device) {
+  return attention::hopper_refusal(x, device.compute_capability).empty();
+}
+bool has_hopper_split(const AttentionProblem& x, const DeviceInfo& device) {
+  return has_hopper(x, device) && attention::hopper_split_refusal(x).empty();
+}
+
 std::int64_t parts_of(std::int64_t blocks, std::int64_t units, std::int64_t seq_k,
                       std::int64_t least_keys) {
   const std::int64_t most = std::max<std::int64_t>(1, seq_k / least_keys);
@@ -69,6 +76,63 @@ std::int64_t decode_parts(const AttentionProblem& x, const DeviceInfo& device) {
 }
 std::int64_t split_parts(const AttentionProblem& x, const DeviceInfo& device) {
   return parts_of(kSplitBlocks * device.processors, split_units(x), x.max_seq_k, kSplitLeastKeys);
+}
+
+// Backward: blocks of one part of the kernel that has more of them.
+std::int64_t backward_tile(const AttentionProblem& x) {
+  return attention::backward_resident(static_cast<int>(row_bytes(x)),
+                                      static_cast<int>(size_of(x.dtype)));
+}
+std::int64_t backward_units(const AttentionProblem& x) {
+  return std::max(product({sequences(x), x.heads, ceil_div(x.max_seq_q, backward_tile(x))}),
+                  product({sequences(x), x.kv_heads, ceil_div(x.max_seq_k, backward_tile(x))}));
+}
+// Least keys (or queries) of a part: 4 heads, n 256, in 2 and 4 parts: d 64 30.9, 25.6 us; d
+// 128 30.1, 26.1, but n 512 in 4 and 8 33.9, 37.8.
+constexpr std::int64_t kBackwardLeastKeys = 64;
+std::int64_t backward_parts(const AttentionProblem& x, const DeviceInfo& device) {
+  return parts_of(kSplitBlocks * device.processors, backward_units(x),
+                  std::max(x.max_seq_q, x.max_seq_k),
+                  row_bytes(x) <= 128 ? kBackwardLeastKeys : kSplitLeastKeys);
+}
+
+// Split on Hopper: query tiles of 64 or 128 rows, each a cluster's of 1 to 16 blocks, and whether
+// that beats the rows over whole keys. One block a multiprocessor; clusters of four and more leave
+// some idle, which is where one wave becomes two (c: rows x parts; d 64, 4 heads, n 512: c 64x2 7.0
+// us, 64x4 11.0, 128x4 7.4). 64 rows, whose warpgroups share the keys, want three stages of keys:
+// at d 128 only two tiles a warpgroup (n 2048: c 64x1 32.0, 128x2 20.4). README.md has the sweep.
+struct SplitPlan {
+  std::int64_t rows, parts;
+  bool wins;
+};
+SplitPlan hopper_split_plan(const AttentionProblem& x, const DeviceInfo& device) {
+  constexpr std::int64_t kKeys = attention::SplitTiles<64>::kKeys;
+  static_assert(kKeys == attention::SplitTiles<128>::kKeys);
+  const std::int64_t left = x.options.window_left, right = effective_window_right(x.options);
+  std::int64_t tiles_k = ceil_div(x.seq_k, kKeys);  // that a query tile sees at most
+  if (left >= 0 && right >= 0 && left + right < x.seq_k)
+    tiles_k = std::min(tiles_k, ceil_div(left + right + 128, kKeys) + 1);
+  const auto units = [&](std::int64_t rows) {
+    return product({x.batch, x.heads, ceil_div(x.seq_q, rows)});
+  };
+  const auto parts_for = [&](std::int64_t rows) {
+    std::int64_t parts = 1;
+    while (2 * parts <= std::min<std::int64_t>(attention::kSplitMost, tiles_k) &&
+           2 * parts * units(rows) <= (parts == 1 ? device.processors : device.processors * 3 / 4))
+      parts *= 2;
+    return parts;
+  };
+  // Under a causal mask tiles differ in length: up to two waves, the longest first.
+  const bool uneven = right >= 0 && left < 0;
+  const std::int64_t most = device.processors * (uneven ? 2 : 1);
+  const bool narrow = x.d <= 64;
+  if (units(64) <= (narrow ? most : device.processors)) {
+    const std::int64_t parts = parts_for(64);
+    if (narrow || tiles_k <= 4 * parts) return {64, parts, true};
+  }
+  std::int64_t parts = parts_for(128);
+  if (uneven && parts == 1 && tiles_k > 1 && 2 * units(128) <= most) parts = 2;
+  return {128, parts, units(128) <= device.processors && (narrow || parts > 1)};
 }
 
 // ---- The table: the first row that fits is taken.
@@ -106,8 +170,30 @@ constexpr Row kSplit = {
     kWidest,
     attention::kTileRows,
     64,
-    "2 parts or more for two blocks a multiprocessor; 8 beside the Hopper rows",
+    "2 parts or more for two blocks a multiprocessor",
     "too few query tiles for the multiprocessors: the keys are cut too, parts put together after"};
+constexpr Row kHopperSplit = {
+    split,
+    AttentionKernel::hopper,
+    "split",
+    false,
+    128,
+    128,
+    attention::SplitTiles<128>::kKeys,
+    "compute capability 9.0, 16 bits, no packed documents, fewer query tiles than multiprocessors",
+    "a cluster's blocks share the keys of a query tile and put their sums together in shared "
+    "memory"};
+constexpr Row kSplitBackward = {
+    split,
+    AttentionKernel::portable,
+    "split",
+    true,
+    kWidest,
+    attention::kTileRows,
+    64,
+    "2 parts or more for two blocks a multiprocessor; beside the Hopper rows 4, d 72 to 128, no "
+    "mask",
+    "too few tiles for the multiprocessors: what each goes over is cut too, sums in float32 after"};
 constexpr std::array kHopper = {
     Row{tiled, AttentionKernel::hopper, "hopper", false, 64, 64 * ForwardTiles<64>::kGroups,
         ForwardTiles<64>::kKeys, "compute capability 9.0, 16 bits",
@@ -180,8 +266,21 @@ bool decodes(const AttentionProblem& x) {
   return !x.backward && x.max_seq_q * group(x) <= kDecodeMostRows;
 }
 bool splits(const AttentionProblem& x, const DeviceInfo& device) {
-  const bool hopper = attention::hopper_refusal(x, device.compute_capability).empty();
-  return !x.backward && split_parts(x, device) >= (hopper ? kSplitBesideHopper : 2);
+  return !x.backward && split_parts(x, device) >= (has_hopper(x, device) ? kSplitBesideHopper : 2);
+}
+// In parts for the whole: 4 heads of d 64, causal, n 256 to 4096: 26, 28, 43, 99, 244 us for 40,
+// 67, 119, 224, 427; d 128: 25, 33, 62, 154, 365 for 37, 61, 109, 205, 525. The Hopper rows take
+// 15, 20, 30, 50, 92 and 19, 28, 58, 107, 151: parts win beside them only where no mask cuts their
+// work and the width leaves theirs unsplit longest (d 128, full, n 512 and 1024: 33.9, 64.9
+// for 40.2, 73.0). may_: whether some length of the problem is cut.
+bool may_split_backward(const AttentionProblem& x, const DeviceInfo& device) {
+  const bool full = x.options.window_left < 0 && effective_window_right(x.options) < 0;
+  return !has_hopper(x, device) ||
+         (full && x.documents == 0 && attention::padded_width(x.d) == 128);
+}
+bool splits_backward(const AttentionProblem& x, const DeviceInfo& device) {
+  return may_split_backward(x, device) &&
+         backward_parts(x, device) >= (has_hopper(x, device) ? 4 : 2);
 }
 
 const Row& row_of(const AttentionProblem& x, const DeviceInfo& device) {
@@ -190,8 +289,14 @@ const Row& row_of(const AttentionProblem& x, const DeviceInfo& device) {
   if (asked == automatic && is_short(x, device)) return kShort;
   if (attention::portable_refusal(x, device).empty() && !x.backward) {
     if (asked == decode || (asked == automatic && decodes(x))) return kDecode;
+    if (has_hopper_split(x, device) &&
+        (asked == split || (asked == automatic && hopper_split_plan(x, device).wins)))
+      return kHopperSplit;
     if (asked == split || (asked == automatic && splits(x, device))) return kSplit;
   }
+  if (attention::portable_refusal(x, device).empty() && x.backward &&
+      (asked == split || (asked == automatic && splits_backward(x, device))))
+    return kSplitBackward;
   return tiled_row(x, device);
 }
 
@@ -219,6 +324,14 @@ std::int64_t most_partial_rows(const AttentionProblem& x, const DeviceInfo& devi
   return std::min(blocks, product({query_rows(x), parts}));
 }
 
+// The same of gradients: rows of q, k and v.
+std::int64_t most_gradient_rows(const AttentionProblem& x, const DeviceInfo& device) {
+  const std::int64_t rows = query_rows(x) + 2 * product({x.batch, x.kv_heads, x.seq_k});
+  const std::int64_t parts =
+      std::max<std::int64_t>(1, std::max(x.max_seq_q, x.max_seq_k) / kBackwardLeastKeys);
+  return std::min(3 * kSplitBlocks * device.processors * backward_tile(x), product({rows, parts}));
+}
+
 std::int64_t workspace_of(const AttentionProblem& x, const DeviceInfo& device,
                           const AttentionChoice& choice) {
   std::int64_t bytes = choice.kernel == AttentionKernel::naive    ? attention::naive_workspace(x)
@@ -230,6 +343,11 @@ std::int64_t workspace_of(const AttentionProblem& x, const DeviceInfo& device,
   if (!x.backward && asked != tiled && asked != naive &&
       attention::portable_refusal(x, device).empty())
     bytes = std::max(bytes, attention::partials_bytes(most_partial_rows(x, device), x.d));
+  const bool cuts = asked == split || (asked == automatic && may_split_backward(x, device));
+  if (x.backward && cuts && attention::portable_refusal(x, device).empty())
+    bytes =
+        std::max(bytes, attention::portable_workspace(x, 1) +
+                            attention::gradient_parts_bytes(most_gradient_rows(x, device), x.d));
   return bytes;
 }
 
@@ -266,7 +384,13 @@ AttentionChoice select_cuda(const AttentionProblem& x, const DeviceInfo& device)
   if (row.kernel == AttentionKernel::portable && row.strategy != decode)
     set_portable_tiles(choice, x);
   if (row.strategy == decode) choice.splits = decode_parts(x, device);
-  if (row.strategy == split) choice.splits = split_parts(x, device);
+  if (&row == &kSplit) choice.splits = split_parts(x, device);
+  if (&row == &kSplitBackward) choice.splits = backward_parts(x, device);
+  if (&row == &kHopperSplit) {
+    const SplitPlan plan = hopper_split_plan(x, device);
+    choice.tile_q = plan.rows;
+    choice.splits = plan.parts;
+  }
   choice.workspace_bytes = workspace_of(x, device, choice);
   return choice;
 }
@@ -277,7 +401,8 @@ std::string explain_cuda(const AttentionProblem& x, const DeviceInfo& device) {
   std::ostringstream out;
   out << "attention on " << device.name
       << ": the first row that fits (*), tiles in queries x keys\n";
-  for (const Row* row : {&kShort, &kDecode, &kSplit}) print(out, *row, row == &taken);
+  for (const Row* row : {&kShort, &kDecode, &kHopperSplit, &kSplit, &kSplitBackward})
+    print(out, *row, row == &taken);
   for (const Row& row : kHopper) print(out, row, &row == &taken);
   for (const Row& row : kPortable) print(out, row, &row == &taken);
   for (const Row& row : kPlain) print(out, row, &row == &taken);

@@ -8,6 +8,9 @@
 //
 //   p = exp(t - m) / l      dS = p (mask dP - D) (1 - (t / softcap)^2)
 //
+// Where tiles are few, each kernel's blocks take one part of the tiles that they go over, and their
+// float32 results are added after (add_parts.cuh).
+//
 // At d 256 the sums of dK and dV of 16 keys would take 256 registers a thread: there a second set
 // of four warps makes the same scores and sums the other half of the columns.
 #pragma once
@@ -37,7 +40,8 @@ constexpr int kKeysThreads = kWidth > 128 ? 256 : 128;
 
 template <class Element, int kWidth>
 __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
-    tiled_keys_kernel(const __grid_constant__ Params p) {
+    tiled_keys_kernel(const __grid_constant__ Params p,
+                      const __grid_constant__ GradientParts parts) {
   using Shared = BackwardShared<Element, kWidth>;
   constexpr int kThreads = kKeysThreads<Element, kWidth>, kRows = Shared::kRows;
   constexpr int kResident = Shared::kResident, kCount = Shared::kCount;
@@ -46,15 +50,17 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
   Shared& shared = *reinterpret_cast<Shared*>(shared_memory);
   const int thread = static_cast<int>(threadIdx.x), warp_row = thread % 128 / 32 * 16 * kCount;
   const int column = thread / 128 * kColumns;  // of this warp's sums
-  const int tile_key = static_cast<int>(blockIdx.x) % p.tiles_k * kResident;
-  const int pair = static_cast<int>(blockIdx.x) / p.tiles_k, key_head = pair % p.key_heads;
+  const int part = static_cast<int>(blockIdx.x) % parts.parts;
+  const int job = static_cast<int>(blockIdx.x) / parts.parts, pair = job / p.tiles_k;
+  const int tile_key = job % p.tiles_k * kResident, key_head = pair % p.key_heads;
   const auto [at, batch] = sequence_of(p, pair / p.key_heads);
   if (tile_key >= at.k_count) return;
 
   const Range tiles = tiles_of(queries_seeing(at, p.window, tile_key, kResident), kRows);
   const Range all = queries_seeing_all(at, p.window, tile_key, kResident);
   const Diagonal diagonal = diagonal_of(at, p.window);
-  const int per_head = tiles.last - tiles.first + 1, steps = per_head * p.group;
+  const int per_head = tiles.last - tiles.first + 1;
+  const Range steps = part_of({0, per_head * p.group - 1}, part, parts.parts);
   const auto head_of = [&](int step) { return key_head * p.group + step / per_head; };
   const auto query_of = [&](int step) { return (tiles.first + step % per_head) * kRows; };
   const auto load = [&](int step) {
@@ -76,12 +82,12 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
     }
   };
   const std::int64_t key_row = static_cast<std::int64_t>(at.k_begin) + tile_key;
-  if (steps > 0) {
+  if (steps.first <= steps.last) {
     tile::load_rows<kThreads>(shared.first, p.k.rows<Element>(batch, key_row, key_head),
                               at.k_count - tile_key, p.d, thread);
     tile::load_rows<kThreads>(shared.second, p.v.rows<Element>(batch, key_row, key_head),
                               at.k_count - tile_key, p.d, thread);
-    load(0);
+    load(steps.first);
   }
   ptx::copy_async_commit();
 
@@ -94,10 +100,10 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
     dv[n].clear();
   }
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
+  for (int step = steps.first; step <= steps.last; ++step) {
     ptx::copy_async_wait<0>();
     __syncthreads();
-    if (Shared::kStages > 1 && step + 1 < steps) load(step + 1);
+    if (Shared::kStages > 1 && step < steps.last) load(step + 1);
     ptx::copy_async_commit();
 
     const int slot = step % Shared::kStages, query = query_of(step);
@@ -132,7 +138,7 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
     tile::accumulate<kCount, kColumns, Element>(dk, gradients, stage.first, column);
     if (Shared::kStages == 1) {
       __syncthreads();
-      if (step + 1 < steps) load(step + 1);
+      if (step < steps.last) load(step + 1);
       ptx::copy_async_commit();
     }
   }
@@ -141,6 +147,17 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
   for (int n = 0; n < kCount; ++n) {
     const int row = warp_row + 16 * n, count = at.k_count - tile_key - row, d = p.d - column;
     dk[n].scale(p.scale);
+    if (parts.parts > 1) {
+      const std::int64_t to =
+          (part * parts.key_rows +
+           (static_cast<std::int64_t>(batch) * p.seq_k + key_row + row) * p.key_heads + key_head) *
+              p.d +
+          column;
+      const std::int64_t stride = static_cast<std::int64_t>(p.key_heads) * p.d;
+      store_rows(dk[n], parts.dk + to, stride, count, d, p.d % 2 == 0);
+      store_rows(dv[n], parts.dv + to, stride, count, d, p.d % 2 == 0);
+      continue;
+    }
     store_rows(dk[n], p.dk.at<Element>(batch, key_row + row, key_head) + column, p.dk.row, count, d,
                p.dk.vector);
     store_rows(dv[n], p.dv.at<Element>(batch, key_row + row, key_head) + column, p.dv.row, count, d,
@@ -149,19 +166,23 @@ __global__ void __launch_bounds__(kKeysThreads<Element, kWidth>)
 }
 
 template <class Element, int kWidth>
-__global__ void __launch_bounds__(128) tiled_queries_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(128)
+    tiled_queries_kernel(const __grid_constant__ Params p,
+                         const __grid_constant__ GradientParts parts) {
   using Shared = BackwardShared<Element, kWidth>;
   constexpr int kKeys = Shared::kRows, kResident = Shared::kResident, kCount = Shared::kCount;
   extern __shared__ uint4 shared_memory[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_memory);
   const int thread = static_cast<int>(threadIdx.x), warp_row = thread / 32 * 16 * kCount;
-  const int job = static_cast<int>(blockIdx.x), pair = job / p.tiles_q;
+  const int part = static_cast<int>(blockIdx.x) % parts.parts;
+  const int job = static_cast<int>(blockIdx.x) / parts.parts, pair = job / p.tiles_q;
   const int tile_row = (p.tiles_q - 1 - job % p.tiles_q) * kResident;  // the longest first
   const int head = pair % p.heads, key_head = head / p.group;
   const auto [at, batch] = sequence_of(p, pair / p.heads);
   if (tile_row >= at.q_count) return;
 
-  const Range tiles = tiles_of(keys_seen(at, p.window, tile_row, kResident), kKeys);
+  const Range tiles =
+      part_of(tiles_of(keys_seen(at, p.window, tile_row, kResident), kKeys), part, parts.parts);
   const Range all = keys_seen_by_all(at, p.window, tile_row, kResident);
   const Diagonal diagonal = diagonal_of(at, p.window);
   const auto load = [&](int j) {
@@ -242,22 +263,33 @@ __global__ void __launch_bounds__(128) tiled_queries_kernel(const __grid_constan
 
 #pragma unroll
   for (int n = 0; n < kCount; ++n) {
+    const std::int64_t first = row + warp_row + 16 * n;
     dq[n].scale(p.scale);
-    store_rows(dq[n], p.dq.at<Element>(batch, row + warp_row + 16 * n, head), p.dq.row,
-               count - 16 * n, p.d, p.dq.vector);
+    if (parts.parts > 1) {
+      float* const to =
+          parts.dq + (part * parts.query_rows +
+                      (static_cast<std::int64_t>(batch) * p.seq_q + first) * p.heads + head) *
+                         p.d;
+      store_rows(dq[n], to, static_cast<std::int64_t>(p.heads) * p.d, count - 16 * n, p.d,
+                 p.d % 2 == 0);
+      continue;
+    }
+    store_rows(dq[n], p.dq.at<Element>(batch, first, head), p.dq.row, count - 16 * n, p.d,
+               p.dq.vector);
   }
 }
 
 template <class Element, int kWidth>
-void launch_tiled_backward(const Params& p, CUstream_st* stream) {
+void launch_tiled_backward(const Params& p, const GradientParts& parts, CUstream_st* stream) {
   constexpr std::size_t kShared = sizeof(BackwardShared<Element, kWidth>);
-  const std::int64_t keys = static_cast<std::int64_t>(p.sequences) * p.key_heads * p.tiles_k;
-  const std::int64_t queries = static_cast<std::int64_t>(p.sequences) * p.heads * p.tiles_q;
+  const std::int64_t sequences = static_cast<std::int64_t>(p.sequences) * parts.parts;
+  const std::int64_t keys = sequences * p.key_heads * p.tiles_k;
+  const std::int64_t queries = sequences * p.heads * p.tiles_q;
   if (keys > 0)
     tile::launch(tiled_keys_kernel<Element, kWidth>, {keys, kKeysThreads<Element, kWidth>, kShared},
-                 stream, p);
+                 stream, p, parts);
   if (queries > 0)
-    tile::launch(tiled_queries_kernel<Element, kWidth>, {queries, 128, kShared}, stream, p);
+    tile::launch(tiled_queries_kernel<Element, kWidth>, {queries, 128, kShared}, stream, p, parts);
 }
 
 }  // namespace tilefold::attention

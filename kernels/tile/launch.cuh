@@ -13,6 +13,7 @@ struct Grid {
   std::int64_t blocks;
   int threads;
   std::size_t shared_bytes = 0;  // dynamic
+  int cluster = 1;               // neighbouring blocks that share a cluster
 };
 
 // Throws Error when the launch is refused. Blocks of a launch are at most 2^31 - 1.
@@ -24,9 +25,27 @@ void launch(void (*kernel)(Params...), const Grid& grid, cudaStream_t stream, co
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(grid.shared_bytes)));
-  kernel<<<static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.threads),
-           grid.shared_bytes, stream>>>(args...);
-  check(cudaGetLastError());
+  if (grid.cluster == 1) {
+    kernel<<<static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.threads),
+             grid.shared_bytes, stream>>>(args...);
+    check(cudaGetLastError());
+    return;
+  }
+  constexpr int kPortableCluster = 8;
+  if (grid.cluster > kPortableCluster)
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(grid.blocks);
+  config.blockDim = static_cast<unsigned>(grid.threads);
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
 }  // namespace tilefold::tile

@@ -140,6 +140,30 @@ TEST_CASE("the table of a GPU") {
   x.d = 100;
   CHECK(select_attention(x, h200).kernel == AttentionKernel::portable);
 
+  // Few query tiles: a cluster's blocks share the keys of one.
+  x = on_gpu(1, 4, 1024, 1024);
+  choice = select_attention(x, h200);
+  CHECK(choice.strategy == AttentionStrategy::split);
+  CHECK(choice.kernel == AttentionKernel::hopper);
+  CHECK(choice.splits == 2);
+  CHECK(choice.tile_q == 64);
+  x.options.dropout.p = 0.1f;  // which the Hopper rows do not take
+  CHECK(select_attention(x, h200).kernel == AttentionKernel::portable);
+  CHECK(select_attention(x, h200).strategy == AttentionStrategy::split);
+  x.backward = true;
+  CHECK(select_attention(x, h200).strategy == AttentionStrategy::split);
+  CHECK(select_attention(x, h200).workspace_bytes >= 2 * 3 * 4 * 1024 * x.d * 4);
+  x.options.dropout.p = 0;
+  CHECK(select_attention(x, h200).strategy == AttentionStrategy::tiled);
+  // Beside the Hopper rows few shapes are cut; longer ones have the memory for them.
+  x.d = 128;
+  choice = select_attention(x, h200);
+  CHECK(choice.strategy == AttentionStrategy::split);
+  CHECK(choice.splits == 4);
+  x.seq_q = x.seq_k = x.max_seq_q = x.max_seq_k = 4096;
+  CHECK(select_attention(x, h200).strategy == AttentionStrategy::tiled);
+  CHECK(select_attention(x, h200).workspace_bytes >= choice.workspace_bytes);
+
   for (const bool backward : {false, true}) {
     x = on_gpu(1, 12, 1024, 1024);
     x.backward = backward, x.options.strategy = AttentionStrategy::naive;

@@ -1,0 +1,6 @@
+#include "kernels/attention/hopper_split.cuh"
+
+namespace tilefold::attention {
+template void launch_hopper_split<bf16, 64>(const SplitParams&, int, CUstream_st*);
+template void launch_hopper_split<f16, 64>(const SplitParams&, int, CUstream_st*);
+}  // namespace tilefold::attention
