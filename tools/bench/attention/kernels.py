@@ -7,18 +7,19 @@ class View(ctypes.Structure):
 
 class Call(ctypes.Structure):
     _fields_ = [(n, View) for n in ('q', 'k', 'v', 'o', 'd_o', 'dq', 'dk', 'dv')] + \
-               [(n, ctypes.c_void_p) for n in ('m', 'l', 'cu_q', 'cu_k')] + \
+               [(n, ctypes.c_void_p) for n in ('m', 'l', 'cu_q', 'cu_k', 'probabilities')] + \
                [(n, ctypes.c_int64) for n in ('documents', 'max_q', 'max_k')] + \
                [('workspace', ctypes.c_void_p)] + \
                [(n, ctypes.c_int64) for n in ('workspace_bytes', 'window_left', 'window_right')] + \
                [('scale', ctypes.c_float), ('softcap', ctypes.c_float)] + \
-               [(n, ctypes.c_int) for n in ('dtype', 'causal', 'deterministic', 'backward', 'strategy', 'parts', 'portable')] + \
+               [(n, ctypes.c_int) for n in ('dtype', 'causal', 'deterministic', 'backward', 'strategy', 'parts', 'portable', 'rows')] + \
                [('stream', ctypes.c_void_p)]
 
 def load(path):
     lib = ctypes.CDLL(path)
     lib.tilefold_last_error.restype = ctypes.c_char_p
     lib.tilefold_workspace.restype = ctypes.c_int64
+    for f in (lib.tilefold_flops, lib.tilefold_bytes): f.restype, f.argtypes = ctypes.c_double, [ctypes.POINTER(Call)]
     return lib
 
 def view(t):
@@ -30,7 +31,7 @@ STRATEGIES = {'auto': 0, 'naive': 1, 'tiled': 2, 'split': 3, 'decode': 4}
 class Attention:
     """One problem; q, k, v, do are [batch, seq, heads, d] with any strides."""
     def __init__(self, lib, q, k, v, do=None, causal=False, window=(-1, -1), scale=0.0, softcap=0.0, cu_q=None,
-                 cu_k=None, deterministic=True, strategy='auto', parts=0, portable=False):
+                 cu_k=None, deterministic=True, strategy='auto', parts=0, portable=False, rows=0, keep=False):
         self.lib, self.keep = lib, [q, k, v, do, cu_q, cu_k]
         nan = lambda t: torch.full_like(t, float('nan'), memory_format=torch.contiguous_format)
         self.o = nan(q); B, S, H, D = q.shape
@@ -39,10 +40,12 @@ class Attention:
         c.m, c.l = self.m.data_ptr(), self.l.data_ptr()
         c.causal, c.window_left, c.window_right, c.scale, c.softcap = int(causal), *window, scale, softcap
         c.dtype = TYPES[q.dtype]; c.deterministic = int(deterministic)
-        c.strategy, c.parts, c.portable = STRATEGIES[strategy], parts, int(portable)
+        c.strategy, c.parts, c.portable, c.rows = STRATEGIES[strategy], parts, int(portable), rows
         if cu_q is not None:
             c.cu_q, c.cu_k, c.documents = cu_q.data_ptr(), cu_k.data_ptr(), len(cu_q) - 1
             c.max_q, c.max_k = int((cu_q[1:] - cu_q[:-1]).max()), int((cu_k[1:] - cu_k[:-1]).max())
+        if keep:
+            p = torch.empty(B, H, S, k.shape[1], device='cuda', dtype=q.dtype); self.keep.append(p); c.probabilities = p.data_ptr()
         c.stream = torch.cuda.current_stream().cuda_stream
         self.f = c; self.f.backward = 0; self.space(self.f)
         if do is not None:

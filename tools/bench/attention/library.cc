@@ -22,12 +22,15 @@ struct Call {
   View q, k, v, o, d_o, dq, dk, dv;  // [batch, seq, heads, d]
   void *m, *l;                       // [batch, heads, seq_q]
   void *cu_q, *cu_k;                 // int32, or null
+  void* probabilities;               // [batch, heads, seq_q, seq_k] or null
   std::int64_t documents, max_q, max_k;
   void* workspace;
   std::int64_t workspace_bytes, window_left, window_right;
   float scale, softcap;                        // scale 0: the default
   int dtype, causal, deterministic, backward;  // dtype 0: bf16, 1: f16, 2: f32
-  int strategy, parts, portable;  // AttentionStrategy; 0: the table's; 1: not the Hopper kernels
+  // AttentionStrategy; 0: the table's; 1: not the Hopper kernels; query rows of a tile, 0: the
+  // table's.
+  int strategy, parts, portable, rows;
   void* stream;
 };
 
@@ -74,6 +77,9 @@ static AttentionForward forward(const Call& c) {
   a.l = Tensor(c.l, DType::f32, rows);
   a.options = options(c);
   a.documents = documents(c);
+  if (c.probabilities != nullptr)
+    a.probabilities =
+        Tensor(c.probabilities, t, Shape{c.q.shape[0], c.q.shape[2], c.q.shape[1], c.k.shape[1]});
   a.workspace = {static_cast<std::byte*>(c.workspace), static_cast<std::size_t>(c.workspace_bytes)};
   return a;
 }
@@ -93,6 +99,7 @@ static AttentionBackward backward(const Call& c) {
   a.dv = tensor(c.dv, f.q.dtype);
   a.options = f.options;
   a.documents = f.documents;
+  a.probabilities = f.probabilities;
   a.workspace = f.workspace;
   return a;
 }
@@ -117,11 +124,14 @@ static AttentionChoice choice_of(const Call& c) {
   AttentionChoice choice = select_attention(problem, device());
   if (c.portable != 0 && choice.kernel == AttentionKernel::hopper) {
     choice.kernel = AttentionKernel::portable;
+    choice.splits = 1;
     choice.workspace_bytes = attention::portable_workspace(problem, 1);
   }
+  if (c.rows > 0) choice.tile_q = c.rows;
   if (c.parts > 0) {
     choice.splits = c.parts;
-    choice.workspace_bytes = attention::portable_workspace(problem, c.parts);
+    if (choice.kernel == AttentionKernel::portable)
+      choice.workspace_bytes = attention::portable_workspace(problem, c.parts);
   }
   return choice;
 }
@@ -134,6 +144,14 @@ std::int64_t tilefold_workspace(const Call* c) {
     return -1;
   }
 }
+
+// What `tilefold attention explain` predicts.
+static Cost cost_of(const Call* c) {
+  return attention_cost(c->backward ? problem_of(backward(*c)) : problem_of(forward(*c)),
+                        choice_of(*c).strategy);
+}
+double tilefold_flops(const Call* c) { return cost_of(c).flops; }
+double tilefold_bytes(const Call* c) { return cost_of(c).bytes; }
 
 // 0 when queued; else tilefold_last_error() says why not.
 int tilefold_attention(const Call* c) {
