@@ -166,10 +166,12 @@ class Heartbeat::Watch {
     }
   }
 
-  // Where rank 0 aborts, its connections end as well: nobody is blamed then.
+  // Where rank 0 aborts, its connections end as well: nobody is blamed then. It says so at once, for
+  // the launcher may end it before the other ranks, which would take it for the one that failed.
   void dead(Peer& peer) {
     peer.socket = Socket();
     if (aborted_) return;
+    tell(Kind::abort);
     std::this_thread::sleep_for(kDying);
     if (leaving_ != Kind::beat) return;
     end(peer, "ended without a word (killed, or crashed)");

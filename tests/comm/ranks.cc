@@ -1,5 +1,5 @@
 // Run under mpirun: what every rank must see, and ways to fail.
-//   ranks check        all reductions against their definition; exit 0 only if every rank agrees
+//   ranks check [HOSTS]   all reductions against their definition; exit 0 only if every rank agrees
 //   ranks throw|exit|kill|stop|skip|unwind [RANK]   rank 1 (or RANK) fails in that way while the others
 //                      wait
 //   ranks busy|pause   rank 1 computes, or is stopped and goes on, for 5 s, and all is well
@@ -157,10 +157,12 @@ void check_reducer(Communicator& comm) {
   }
 }
 
-void check(Communicator& comm) {
+void check(Communicator& comm, int hosts) {
   require(comm.rank() >= 0 && comm.rank() < comm.size(), "rank ", comm.rank());
-  require(comm.local_size() == comm.size() && comm.local_rank() == comm.rank(),
-          "all ranks are on this host, but local rank ", comm.local_rank(), " of ",
+  require(comm.local_size() * hosts == comm.size() &&
+              comm.local_rank() == comm.rank() % comm.local_size(),
+          "rank ", comm.rank(), " of ", comm.size(), " on ", hosts,
+          " hosts filled one after another is local rank ", comm.local_rank(), " of ",
           comm.local_size());
   require(comm.buffer_bytes() > 0 && comm.buffer_bytes() < (9 << 20), "buffers take ",
           comm.buffer_bytes(), " bytes");
@@ -212,7 +214,7 @@ void hold_up(Communicator& comm, std::string_view how) {
 
 int run(int argc, char** argv) {
   const std::string_view mode = argc > 1 ? argv[1] : "check";
-  const int victim = argc > 2 ? std::atoi(argv[2]) : 1;
+  const int number = argc > 2 ? std::atoi(argv[2]) : 1;  // of hosts, or of the rank that fails
   const auto comm = open_communicator(&argc, &argv);
   if (mode == "unwind") {  // nobody between the failure and the end of the communicator
     if (comm->rank() == 1) throw Error("planted failure");
@@ -222,11 +224,11 @@ int run(int argc, char** argv) {
   if (mode == "leave") throw Error("on every rank");
   try {
     if (mode == "check")
-      check(*comm);
+      check(*comm, number);
     else if (mode == "busy" || mode == "pause")
       hold_up(*comm, mode);
     else
-      fail(*comm, mode, victim);
+      fail(*comm, mode, number);
   } catch (const std::exception& e) {
     comm->abort(EXIT_FAILURE, e.what());
   }
