@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "trainer/host_batch.h"
+
 namespace tilefold {
 
 Generator::Generator(const RunPlan& run, Arena& arena, Context ctx, std::int64_t vocab)
@@ -34,19 +36,13 @@ void Generator::many(std::span<const std::int32_t> tokens, std::int64_t start) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   positions_.resize(tokens.size());
   std::iota(positions_.begin(), positions_.end(), static_cast<std::int32_t>(start));
-  auto send = [&](TensorId id, const std::int32_t* from) {
-    const Tensor whole = arena_.tensor(id);
-    const Tensor part(whole.data, whole.dtype, {count});
-    ctx_.device.copy_to_device(ctx_.stream, part.data, from, part.bytes());
-    return part;
-  };
   const Model::Inputs& inputs = run_.model->generate_inputs();
   Batch batch;
   batch.samples = 1;
   batch.seq = count;
   batch.max_document = count;
-  batch.tokens = send(inputs.tokens, tokens.data());
-  batch.positions = send(inputs.positions, positions_.data());
+  batch.tokens = upload(ctx_, arena_.tensor(inputs.tokens), tokens.data(), count);
+  batch.positions = upload(ctx_, arena_.tensor(inputs.positions), positions_.data(), count);
   run_.model->generate(ctx_, arena_, batch, start);
   fetch_logits();
 }

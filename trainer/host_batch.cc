@@ -14,14 +14,17 @@ HostBatch::HostBatch(Device& device, std::int64_t tokens, bool packed) {
   arrays_.positions = {ids + 2 * count, count};
 }
 
+Tensor upload(Context ctx, const Tensor& whole, const void* from, std::int64_t count) {
+  const Tensor part(whole.data, whole.dtype, {count});
+  ctx.device.copy_to_device(ctx.stream, part.data, from, part.bytes());
+  return part;
+}
+
 Batch HostBatch::upload(Context ctx, const Arena& arena, const Model::Inputs& inputs,
                         const BatchInfo& info, std::int64_t context) const {
   const std::int64_t tokens = info.samples * context;
-  auto send = [&](TensorId id, const void* from, std::int64_t count) {
-    const Tensor whole = arena.tensor(id);
-    const Tensor part(whole.data, whole.dtype, {count});
-    ctx.device.copy_to_device(ctx.stream, part.data, from, part.bytes());
-    return part;
+  const auto send = [&](TensorId id, const void* from, std::int64_t count) {
+    return tilefold::upload(ctx, arena.tensor(id), from, count);
   };
   Batch batch;
   batch.samples = info.samples;

@@ -11,6 +11,10 @@
 
 namespace tilefold {
 
+// Copies `count` elements to the start of `whole` [count or more] and returns them as a tensor.
+// `from` stays as it is until the stream was synchronized.
+Tensor upload(Context ctx, const Tensor& whole, const void* from, std::int64_t count);
+
 // Allocates once, for batches of up to `tokens` tokens. Not thread-safe.
 class HostBatch {
  public:

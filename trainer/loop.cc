@@ -83,9 +83,8 @@ class Loop {
         progress.finish();
         throw Error(fmt::format(
             "step {}: loss {} and gradient norm {} are not both finite; the update was left out "
-            "and "
-            "the run stops. Weights are those before the step; try a lower train.lr or a longer "
-            "train.warmup_steps, and --resume from the last checkpoint",
+            "and the run stops. Weights are those before the step; try a lower train.lr or a "
+            "longer train.warmup_steps, and --resume from the last checkpoint",
             step + 1, result.loss, result.grad_norm));
       }
       if (step == start_.step) device_used_ = session_->device->used_bytes();

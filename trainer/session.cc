@@ -4,6 +4,7 @@
 #include "trainer/ranks.h"
 
 namespace tilefold {
+
 Config resolve(Config config, const Dataset& data) {
   config.model.vocab = model_vocabulary(config, data.vocabulary());
   return config;

@@ -58,7 +58,7 @@ TrainStep::TrainStep(const Config& config, Communicator& comm, const Dataset& da
     parameter.m = arena.tensor(p.m);
     parameter.v = arena.tensor(p.v);
     parameter.decay = p.decay;
-    if (run.shards > 1) own_part(parameter, arena.tensor(p.weight), comm);
+    if (run.shards > 1) own_part(parameter, arena.tensor(p.grad), arena.tensor(p.weight), comm);
     parameters_.push_back(parameter);
     grads_.push_back(parameter.grad);
     add_range(zeroed_, arena.tensor(p.grad));
@@ -71,15 +71,14 @@ TrainStep::TrainStep(const Config& config, Communicator& comm, const Dataset& da
 
 // Narrows an update to the elements whose optimizer state is here. m, v and 16-bit weights' masters
 // are planned as parts; the other arrays are whole.
-void TrainStep::own_part(AdamWParameter& parameter, const Tensor& weight,
+void TrainStep::own_part(AdamWParameter& parameter, const Tensor& grad, const Tensor& weight,
                          const Communicator& comm) {
   const auto part = [&](const Tensor& whole) { return part_of(whole, comm.rank(), comm.size()); };
   if (parameter.weight.data == nullptr)
     parameter.master = part(parameter.master);
   else
     parameter.weight = part(parameter.weight);
-  const ConstTensor grad = parameter.grad;
-  parameter.grad = part(Tensor(const_cast<void*>(grad.data), grad.dtype, grad.shape));
+  parameter.grad = part(grad);
   gathered_.push_back(weight);
 }
 

@@ -64,7 +64,8 @@ class TrainStep {
 
   static Outgoing open_outgoing(const Config& config, const Communicator& comm, const Dataset& data,
                                 Device& device);
-  void own_part(AdamWParameter& parameter, const Tensor& weight, const Communicator& comm);
+  void own_part(AdamWParameter& parameter, const Tensor& grad, const Tensor& weight,
+                const Communicator& comm);
   void zero_gradients();
   void backward_of_global_batch(StepState& state);
   void update();

@@ -1,5 +1,5 @@
-// Connecting happens on the main thread, between collective calls; from then on the connections belong
-// to the thread. Messages are 8 bytes each way:
+// Connecting happens on the main thread, between collective calls; from then on the connections
+// belong to the thread. Messages are 8 bytes each way:
 //
 //   kBeat     every second
 //   kLeave    this rank needs no watching any more
@@ -33,12 +33,12 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kBeat(1000);
-constexpr milliseconds kPoll(200);             // how fast leave() is noticed
-constexpr milliseconds kHeldUp(2500);          // a round that took longer heard too little to judge
-constexpr milliseconds kDying(300);            // the launcher may be ending all ranks at this moment
-constexpr seconds kGrace(5);                   // for the launcher, after an abort
-constexpr milliseconds kConnectEach(2000);     // an address
-constexpr seconds kConnectAll(20);             // rank 0 waits for everybody
+constexpr milliseconds kPoll(200);          // how fast leave() is noticed
+constexpr milliseconds kHeldUp(2500);       // a round that took longer heard too little to judge
+constexpr milliseconds kDying(300);         // the launcher may be ending all ranks at this moment
+constexpr seconds kGrace(5);                // for the launcher, after an abort
+constexpr milliseconds kConnectEach(2000);  // an address
+constexpr seconds kConnectAll(20);          // rank 0 waits for everybody
 
 enum class Kind : std::uint32_t { beat = 1, leave = 2, abort = 3 };
 struct Message {
@@ -166,8 +166,9 @@ class Heartbeat::Watch {
     }
   }
 
-  // Where rank 0 aborts, its connections end as well: nobody is blamed then. It says so at once, for
-  // the launcher may end it before the other ranks, which would take it for the one that failed.
+  // Where rank 0 aborts, its connections end as well: nobody is blamed then. It says so at once,
+  // for the launcher may end it before the other ranks, which would take it for the one that
+  // failed.
   void dead(Peer& peer) {
     peer.socket = Socket();
     if (aborted_) return;
@@ -249,8 +250,7 @@ Heartbeat::Heartbeat(Communicator& comm) {
   std::vector<Introduction> all(static_cast<std::size_t>(comm.size()));
   comm.all_gather(bytes_of(mine), std::as_writable_bytes(std::span(all)));
   for (Watch::Peer& peer : peers)
-    std::memcpy(peer.host.data(), all[static_cast<std::size_t>(peer.rank)].host,
-                peer.host.size());
+    std::memcpy(peer.host.data(), all[static_cast<std::size_t>(peer.rank)].host, peer.host.size());
   if (root)
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (!all[rank].connected)

@@ -1,6 +1,7 @@
 // Run under mpirun: what every rank must see, and ways to fail.
 //   ranks check [HOSTS]   all reductions against their definition; exit 0 only if every rank agrees
-//   ranks throw|exit|kill|stop|skip|unwind [RANK]   rank 1 (or RANK) fails in that way while the others
+//   ranks throw|exit|kill|stop|skip|unwind [RANK]   rank 1 (or RANK) fails in that way while the
+//   others
 //                      wait
 //   ranks busy|pause   rank 1 computes, or is stopped and goes on, for 5 s, and all is well
 //   ranks leave        every rank throws; exit 7
@@ -70,13 +71,15 @@ void check_start_sum(Communicator& comm, std::int64_t count) {
 // The halves: the sum in each rank's part, then everybody's parts, across pieces; guards stay.
 void check_parts(Communicator& comm, std::int64_t part) {
   const std::int64_t count = part * comm.size();
-  std::vector<float> values(static_cast<std::size_t>(count) + 1, 7.0f), small(8 * static_cast<std::size_t>(comm.size()));
+  std::vector<float> values(static_cast<std::size_t>(count) + 1, 7.0f),
+      small(8 * static_cast<std::size_t>(comm.size()));
   for (std::int64_t i = 0; i < count; ++i)
     values[static_cast<std::size_t>(i)] = value<float>(comm.rank(), i);
   for (std::size_t i = 0; i < small.size(); ++i)
     small[i] = value<float>(comm.rank(), static_cast<std::int64_t>(i));
-  const Tensor both[] = {Tensor(values.data(), DType::f32, {count}),
-                         Tensor(small.data(), DType::f32, {static_cast<std::int64_t>(small.size())})};
+  const Tensor both[] = {
+      Tensor(values.data(), DType::f32, {count}),
+      Tensor(small.data(), DType::f32, {static_cast<std::int64_t>(small.size())})};
   comm.start_scatter(both);
   comm.wait();
   for (std::int64_t i = 0; i < part; ++i) {
