@@ -3,8 +3,8 @@ usage: compare.py LIBRARY OUT.csv [alone] [grid|short|SHAPES...]   a shape is d:
 alone: without the peers
 
 FLOPs: 4 b h n n d forward (halved when causal), 2.5 times that backward. Random data. Ours and the peers take
-turns, since clocks follow load: each round times every one, warmed up; the figure is the median of the rounds'
-medians."""
+turns, since clocks follow load: each round times every one, warmed up, in the order of the round before reversed,
+so that none always follows one that draws little power; the figure is the median of the rounds' medians."""
 import csv, statistics, sys
 import torch, torch.nn.functional as F
 from torch.nn.attention import sdpa_kernel, SDPBackend
@@ -27,11 +27,12 @@ def shapes(words):
         out.append((d, causal, n, *(x[3:] or (16384 // n, 2048 // d, 2048 // d))))
     return out
 
-def race(flops, runs, rounds=3):
+def race(flops, runs, rounds=4):
     """TFLOP/s of each of runs (name: function)."""
-    ms = {name: [] for name in runs}
+    ms, order = {name: [] for name in runs}, list(runs)
     for _ in range(rounds):
-        for name, run in runs.items(): ms[name].append(do_bench(run, warmup=10, rep=25, return_mode='median'))
+        for name in order: ms[name].append(do_bench(runs[name], warmup=20, rep=25, return_mode='median'))
+        order.reverse()
     return {name: flops / statistics.median(x) / 1e9 for name, x in ms.items()}
 
 def main():
