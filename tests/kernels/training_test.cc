@@ -152,7 +152,8 @@ TEST_CASE("sanitized: two steps and generation in float32, for compute-sanitizer
   run_small(DType::f32);
 }
 
-// Its initcheck does not see what cuBLASLt's 16-bit kernels store by the bulk copy engine.
+// initcheck reports reads of what cuBLASLt's 16-bit products wrote; it seems not to see stores by
+// the bulk copy engine.
 TEST_CASE("sanitized: two steps and generation in bfloat16, for compute-sanitizer") {
   run_small(DType::bf16);
 }
