@@ -49,6 +49,8 @@ constexpr Backend kBackend = {
     .grad_square_sum = run<nn::grad_square_sum, GradSquareSum>,
     .adamw = run<nn::adamw, AdamW>,
     .cache_append = run<nn::cache_append, CacheAppend>,
+    .normed_linear = run<nn::normed_linear, NormedLinear>,
+    .linear_add = run<nn::linear_add, LinearAdd>,
     .fill = run<nn::fill, Fill>,
     .copy = run<nn::copy, Copy>,
 };

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/attention/params.cuh"
+#include "kernels/ptx/grid_order.cuh"
 #include "kernels/tile/launch.cuh"
 #include "kernels/tile/softmax.cuh"
 
@@ -30,6 +31,8 @@ __global__ void __launch_bounds__(32 * kCombineWarps)
       row < parts.rows &&
       (!p.documents.q || flat < offset_at(p.documents.q, p.documents.wide_q, p.documents.count));
 
+  ptx::let_next_start();
+  ptx::wait_for_last();
   float m = tile::negative_infinity(), l = 0, o[kCombineColumns] = {};
   if (live) {
     for (int i = lane; i < parts.parts; i += 32) m = fmaxf(m, parts.m[i * parts.rows + row]);
@@ -73,7 +76,11 @@ void launch_combine(const Params& p, const Partials& parts, CUstream_st* stream)
   const std::int64_t rows_a_block = parts.parts > kFewParts ? 1 : kCombineWarps;
   const std::int64_t blocks = (parts.rows + rows_a_block - 1) / rows_a_block;
   if (blocks == 0) return;
-  tile::launch(combine_kernel<Element>, {blocks, 32 * kCombineWarps, kCombineWarps * 256 * 4},
+  tile::launch(combine_kernel<Element>,
+               {.blocks = blocks,
+                .threads = 32 * kCombineWarps,
+                .shared_bytes = kCombineWarps * 256 * 4,
+                .early = true},
                stream, p, parts);
 }
 

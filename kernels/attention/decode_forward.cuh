@@ -12,6 +12,7 @@
 #include "kernels/attention/decode_tiles.h"
 #include "kernels/attention/scores.cuh"
 #include "kernels/attention/tiled_forward.cuh"
+#include "kernels/ptx/grid_order.cuh"
 
 namespace tilefold::attention {
 
@@ -88,7 +89,8 @@ __global__ void __launch_bounds__(DecodeShared<Element, kWidth>::kThreads)
   const Sequence sequence = sequence_of(p, pair / p.key_heads);
   const Extent& at = sequence.at;
   const int count = min(at.q_count * p.group - first_row, kDecodeRows);
-  if (count <= 0) return;
+  ptx::let_next_start();
+  if (count <= 0) return ptx::wait_for_last();
 
   const int first_query = first_row / p.group;
   const int queries = (first_row + count - 1) / p.group - first_query + 1;
@@ -97,6 +99,19 @@ __global__ void __launch_bounds__(DecodeShared<Element, kWidth>::kThreads)
               parts.parts);
   const Range all = keys_seen_by_all(at, p.window, first_query, queries);
   const Diagonal diagonal = diagonal_of(at, p.window);
+  // K and V may be the last kernel's work: before it has ended they come as far as the L2 cache.
+  const auto prefetch = [&](int j) {
+    static_assert(2 * kDecodeKeys == 32);
+    const int key = j * Shared::kBlockKeys + warp * kDecodeKeys + lane % kDecodeKeys;
+    if (j > tiles.last || key >= at.k_count) return;
+    const Strided& from = lane < kDecodeKeys ? p.k : p.v;
+    const auto* row = from.at<const Element>(sequence.batch,
+                                             static_cast<std::int64_t>(at.k_begin) + key, key_head);
+    constexpr int kLine = 128 / static_cast<int>(sizeof(Element));
+    for (int c = 0; c < p.d; c += kLine) ptx::prefetch_l2(row + c);
+  };
+  for (int i = 0; i < Shared::kStages - 1; ++i) prefetch(tiles.first + i);
+  ptx::wait_for_last();
   const auto load = [&](int j) {
     if (j > tiles.last) return;
     auto& stage = shared.ring[warp][(j - tiles.first) % Shared::kStages];
@@ -175,10 +190,12 @@ void launch_decode(const Params& p, const Partials& parts, CUstream_st* stream) 
   const std::int64_t blocks =
       static_cast<std::int64_t>(p.sequences) * p.key_heads * p.tiles_q * parts.parts;
   if (blocks == 0) return;
-  tile::launch(
-      decode_kernel<Element, kWidth>,
-      {blocks, DecodeShared<Element, kWidth>::kThreads, sizeof(DecodeShared<Element, kWidth>)},
-      stream, p, parts);
+  tile::launch(decode_kernel<Element, kWidth>,
+               {.blocks = blocks,
+                .threads = DecodeShared<Element, kWidth>::kThreads,
+                .shared_bytes = sizeof(DecodeShared<Element, kWidth>),
+                .early = true},
+               stream, p, parts);
 }
 
 }  // namespace tilefold::attention

@@ -13,6 +13,7 @@
 #include "contract/norm.h"
 #include "contract/optimizer.h"
 #include "contract/pointwise.h"
+#include "contract/token.h"
 
 struct CUstream_st;
 
@@ -39,6 +40,8 @@ void embedding_backward(const Queue&, const EmbeddingBackward&);
 void grad_square_sum(const Queue&, const GradSquareSum&);
 void adamw(const Queue&, const AdamW&);
 void cache_append(const Queue&, const CacheAppend&);
+void normed_linear(const Queue&, const NormedLinear&);
+void linear_add(const Queue&, const LinearAdd&);
 void fill(const Queue&, const Fill&);
 void copy(const Queue&, const Copy&);
 

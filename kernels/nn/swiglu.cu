@@ -7,17 +7,6 @@
 namespace tilefold::nn {
 namespace {
 
-// Between float32 numbers the exponential is the library's; beside 16-bit ones the fast one, whose
-// error of 2^-21 is lost in the rounding.
-template <class T>
-__device__ __forceinline__ float sigmoid(float x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return 1.0f / (1.0f + expf(-x));
-  } else {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-  }
-}
-
 // gate_up: rows [2 ffn], g then u.
 template <class T, int V>
 __global__ void forward_kernel(const T* gate_up, T* y, std::int64_t rows, std::int64_t ffn,

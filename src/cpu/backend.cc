@@ -33,6 +33,8 @@ constexpr Backend kBackend = {
     .grad_square_sum = cpu::grad_square_sum,
     .adamw = cpu::adamw,
     .cache_append = cpu::cache_append,
+    .normed_linear = cpu::normed_linear,
+    .linear_add = cpu::linear_add,
     .fill = cpu::fill,
     .copy = cpu::copy,
 };

@@ -22,6 +22,8 @@ void loss_head(Stream&, const LossHead&);
 void grad_square_sum(Stream&, const GradSquareSum&);
 void adamw(Stream&, const AdamW&);
 void cache_append(Stream&, const CacheAppend&);
+void normed_linear(Stream&, const NormedLinear&);
+void linear_add(Stream&, const LinearAdd&);
 void fill(Stream&, const Fill&);
 void copy(Stream&, const Copy&);
 

@@ -10,6 +10,7 @@
 #include "contract/norm.h"
 #include "contract/optimizer.h"
 #include "contract/pointwise.h"
+#include "contract/token.h"
 
 namespace tilefold {
 
@@ -32,6 +33,8 @@ struct Backend {
   void (*grad_square_sum)(Stream&, const GradSquareSum&);
   void (*adamw)(Stream&, const AdamW&);
   void (*cache_append)(Stream&, const CacheAppend&);
+  void (*normed_linear)(Stream&, const NormedLinear&);
+  void (*linear_add)(Stream&, const LinearAdd&);
   void (*fill)(Stream&, const Fill&);
   void (*copy)(Stream&, const Copy&);
 };

@@ -26,6 +26,8 @@ void loss_head(Context ctx, const LossHead& args);
 void grad_square_sum(Context ctx, const GradSquareSum& args);
 void adamw(Context ctx, const AdamW& args);
 void cache_append(Context ctx, const CacheAppend& args);
+void normed_linear(Context ctx, const NormedLinear& args);
+void linear_add(Context ctx, const LinearAdd& args);
 void fill(Context ctx, const Fill& args);
 void copy(Context ctx, const Copy& args);
 

@@ -56,6 +56,21 @@ void rotate(const Run& run, Tensor qkv, bool inverse) {
   ops::rope(run.ctx, rope);
 }
 
+// From the residual stream to rotated queries, and keys and values in the caches, whose views take
+// the place of x's.
+void project_token(const Run& run, const AttentionWeights& w, const AttentionTensors& t,
+                   QueryKeyValue& x) {
+  x.k = run.arena.tensor(t.k_cache).sliced(0, 0, 1);
+  x.v = run.arena.tensor(t.v_cache).sliced(0, 0, 1);
+  normed_linear(run, w.norm, t.norm, w.qkv,
+                {.epilogue = TokenEpilogue::heads,
+                 .y = x.q.reshaped({1, run.sizes.heads * run.sizes.d}),
+                 .place = run.batch.positions,
+                 .table = run.arena.tensor(run.weights.rope),
+                 .k_cache = x.k,
+                 .v_cache = x.v});
+}
+
 // Puts the new keys (or values) into the cache; returns all of this batch's, old and new.
 Tensor extend_cache(const Run& run, TensorId cache, Tensor fresh) {
   const Tensor all = run.arena.tensor(cache).sliced(0, 0, run.batch.samples);
@@ -164,12 +179,16 @@ void declare_attention(Declaration& d, int layer) {
 void attention_forward(const Run& run, int layer) {
   const AttentionWeights& w = run.weights.attention[static_cast<std::size_t>(layer)];
   const AttentionTensors& t = run.pass.attention[static_cast<std::size_t>(layer)];
-  norm_forward(run, w.norm, t.norm);
   const Tensor qkv = run.rows(t.qkv);
-  linear_forward(run, w.qkv, run.rows(t.norm.y), qkv, t.workspace);
-  rotate(run, qkv, false);
   QueryKeyValue x = split_qkv(run, qkv);
-  if (t.k_cache != kNoTensor) extend_caches(run, t, x);
+  if (run.by_token()) {
+    project_token(run, w, t, x);
+  } else {
+    norm_forward(run, w.norm, t.norm);
+    linear_forward(run, w.qkv, run.rows(t.norm.y), qkv, t.workspace);
+    rotate(run, qkv, false);
+    if (t.k_cache != kNoTensor) extend_caches(run, t, x);
+  }
 
   AttentionForward f;
   f.q = x.q;
@@ -184,6 +203,7 @@ void attention_forward(const Run& run, int layer) {
   f.workspace = run.workspace(t.workspace);
   ops::attention_forward(run.ctx, f);
 
+  if (run.by_token()) return linear_add(run, w.out, run.rows(t.o), t.norm);
   linear_forward(run, w.out, run.rows(t.o), run.rows(t.branch), t.workspace);
 }
 

@@ -58,12 +58,14 @@ void head_loss(const Run& run) {
 
 void head_logits(const Run& run) {
   const HeadTensors& t = run.pass.head;
-  norm_forward(run, run.weights.norm, t.norm);
   const std::int64_t samples = run.batch.samples, seq = run.batch.seq, width = run.sizes.width;
+  const LinearWeights head{.weight = run.weights.head, .bias = -1};
+  const Tensor logits = run.view(t.logits, {samples, run.sizes.vocab});
+  if (run.by_token()) return normed_linear(run, run.weights.norm, t.norm, head, {.y = logits});
+  norm_forward(run, run.weights.norm, t.norm);
   const Tensor last = run.rows(t.norm.y).sliced(0, seq - 1, run.tokens() - (seq - 1));
-  linear_forward(run, {.weight = run.weights.head, .bias = -1},
-                 Tensor(last.data, last.dtype, {samples, width}, {seq * width, 1}),
-                 run.view(t.logits, {samples, run.sizes.vocab}), t.workspace);
+  linear_forward(run, head, Tensor(last.data, last.dtype, {samples, width}, {seq * width, 1}),
+                 logits, t.workspace);
 }
 
 }  // namespace tilefold

@@ -36,8 +36,12 @@ void declare_mlp(Declaration& d, int layer) {
 void mlp_forward(const Run& run, int layer) {
   const MlpWeights& w = run.weights.mlp[static_cast<std::size_t>(layer)];
   const MlpTensors& t = run.pass.mlp[static_cast<std::size_t>(layer)];
-  norm_forward(run, w.norm, t.norm);
   const Tensor n = run.rows(t.norm.y), up = run.rows(t.up), act = run.rows(t.act);
+  if (run.by_token()) {
+    normed_linear(run, w.norm, t.norm, w.up, {.epilogue = TokenEpilogue::swiglu, .y = act});
+    return linear_add(run, w.down, act, t.norm);
+  }
+  norm_forward(run, w.norm, t.norm);
   if (run.sizes.llama()) {
     linear_forward(run, w.up, n, up, t.workspace);
     ops::swiglu_forward(run.ctx, {.gate_up = up, .y = act});

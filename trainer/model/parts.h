@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "contract/token.h"
 #include "trainer/model/model.h"
 #include "trainer/model/sizes.h"
 
@@ -172,6 +173,9 @@ struct Run {
   ConstTensor offsets = {};  // [4] i32 where the device knows that place: see Inputs::decode
 
   std::int64_t tokens() const { return batch.samples * batch.seq; }
+  // Decoding in the ops of contract/token.h, which add to the residual stream where they end: no
+  // branch is left to the norm that follows.
+  bool by_token() const { return offsets && sizes.llama(); }
   ConstTensor weight(int parameter) const;
   Tensor grad(int parameter) const;
   // The first elements of a planned tensor, in the shape of this batch.
@@ -184,6 +188,11 @@ struct Run {
 
 void linear_forward(const Run& run, const LinearWeights& w, ConstTensor x, Tensor y,
                     TensorId workspace);
+// The same after the norm t of the residual stream, or added to it; by token. What `normed` lacks
+// besides, the caller has set.
+void normed_linear(const Run& run, const NormWeights& norm, const NormTensors& t,
+                   const LinearWeights& w, NormedLinear normed);
+void linear_add(const Run& run, const LinearWeights& w, ConstTensor x, const NormTensors& t);
 void linear_backward(const Run& run, const LinearWeights& w, ConstTensor dy, ConstTensor x,
                      Tensor dx, TensorId workspace, ConstTensor x_pre = {});
 void norm_forward(const Run& run, const NormWeights& w, const NormTensors& t);

@@ -48,6 +48,19 @@ void linear_forward(const Run& run, const LinearWeights& w, ConstTensor x, Tenso
   ops::linear_forward(run.ctx, f);
 }
 
+void normed_linear(const Run& run, const NormWeights& norm, const NormTensors& t,
+                   const LinearWeights& w, NormedLinear normed) {
+  normed.eps = run.sizes.norm_eps;
+  normed.x = run.rows(t.sum);
+  normed.norm = run.weight(norm.weight);
+  normed.weight = run.weight(w.weight);
+  ops::normed_linear(run.ctx, normed);
+}
+
+void linear_add(const Run& run, const LinearWeights& w, ConstTensor x, const NormTensors& t) {
+  ops::linear_add(run.ctx, {.x = x, .weight = run.weight(w.weight), .y = run.rows(t.sum)});
+}
+
 void linear_backward(const Run& run, const LinearWeights& w, ConstTensor dy, ConstTensor x,
                      Tensor dx, TensorId workspace, ConstTensor x_pre) {
   LinearBackward b;
