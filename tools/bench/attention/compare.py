@@ -4,7 +4,9 @@ alone: without the peers
 
 FLOPs: 4 b h n n d forward (halved when causal), 2.5 times that backward. Random data. Ours and the peers take
 turns, since clocks follow load: each round times every one, warmed up, in the order of the round before reversed,
-so that none always follows one that draws little power; the figure is the median of the rounds' medians."""
+so that none always follows one that draws little power; the figure is the median of the rounds' medians. At n 16,384
+the matrix product of 8192^3 takes its turns too (fwd_matrix, bwd_matrix): the peak at the clocks of that load. The peak
+of the first line was taken before all else, on a cool GPU."""
 import csv, statistics, sys
 import torch, torch.nn.functional as F
 from torch.nn.attention import sdpa_kernel, SDPBackend
@@ -27,19 +29,20 @@ def shapes(words):
         out.append((d, causal, n, *(x[3:] or (16384 // n, 2048 // d, 2048 // d))))
     return out
 
-def race(flops, runs, rounds=4):
-    """TFLOP/s of each of runs (name: function)."""
+def race(runs, rounds=4):
+    """TFLOP/s of each of runs (name: (flops, function))."""
     ms, order = {name: [] for name in runs}, list(runs)
     for _ in range(rounds):
-        for name in order: ms[name].append(do_bench(runs[name], warmup=20, rep=25, return_mode='median'))
+        for name in order: ms[name].append(do_bench(runs[name][1], warmup=20, rep=25, return_mode='median'))
         order.reverse()
-    return {name: flops / statistics.median(x) / 1e9 for name, x in ms.items()}
+    return {name: runs[name][0] / statistics.median(x) / 1e9 for name, x in ms.items()}
 
 def main():
     lib = load(sys.argv[1]); rows = []; words = sys.argv[3:]
     peers = {} if 'alone' in words else BACKENDS; words = [w for w in words if w != 'alone']
     a = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16); b = torch.randn_like(a)
-    peak = 2 * 8192 ** 3 / do_bench(lambda: a @ b, warmup=50, rep=200, return_mode='median') / 1e9
+    matrix = 2 * 8192 ** 3, lambda: a @ b
+    peak = matrix[0] / do_bench(matrix[1], warmup=50, rep=200, return_mode='median') / 1e9
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, matrix peak {peak:.0f} TFLOP/s', flush=True)
     for d, causal, n, batch, heads, kv in shapes(words or ['grid']):
         r = lambda h: torch.randn(batch, n, h, d, device='cuda', dtype=torch.bfloat16)
@@ -56,17 +59,20 @@ def main():
             except RuntimeError: continue
             forward[name + '_fwd'] = peer
             backward[name + '_bwd'] = lambda o=o, x=x, gt=gt: torch.autograd.grad(o, x, gt, retain_graph=True)
-        row |= race(flops, forward); row |= race(2.5 * flops, backward)
+        for runs, factor, name in ((forward, 1, 'fwd_matrix'), (backward, 2.5, 'bwd_matrix')):
+            runs = {k: (factor * flops, f) for k, f in runs.items()}
+            row |= race(runs | ({name: matrix} if n == 16384 else {}))
         rows.append(row)
         print(f'd {d:3} {"causal" if causal else "full  "} n {n:5} b {batch:2} h {heads}/{kv} | fwd {row["fwd"]:4.0f} cudnn {row.get("cudnn_fwd", 0):4.0f} flash {row.get("flash_fwd", 0):4.0f}'
-              f' | bwd {row["bwd"]:4.0f} any {row["bwd_any_order"]:4.0f} cudnn {row.get("cudnn_bwd", 0):4.0f} flash {row.get("flash_bwd", 0):4.0f}', flush=True)
+              f' | bwd {row["bwd"]:4.0f} any {row["bwd_any_order"]:4.0f} cudnn {row.get("cudnn_bwd", 0):4.0f} flash {row.get("flash_bwd", 0):4.0f}'
+              + (f' | matrix product {row["fwd_matrix"]:.0f}, {row["bwd_matrix"]:.0f}' if n == 16384 else ''), flush=True)
     def mean(ours, peer):
         x = [r[ours] / r[peer] for r in rows if r.get(ours) and r.get(peer)]
         return f'{statistics.geometric_mean(x):.3f} (least {min(x):.3f}, {len(x)} shapes)' if x else '-'
     for ours, peer in (('fwd', 'cudnn_fwd'), ('fwd', 'flash_fwd'), ('bwd', 'cudnn_bwd'), ('bwd', 'flash_bwd'), ('bwd_any_order', 'cudnn_bwd')):
         print(f'{ours} / {peer}: {mean(ours, peer)}')
     with open(sys.argv[2], 'w') as out:
-        w = csv.DictWriter(out, 'd causal n batch heads kv_heads fwd cudnn_fwd flash_fwd bwd bwd_any_order cudnn_bwd flash_bwd'.split())
+        w = csv.DictWriter(out, 'd causal n batch heads kv_heads fwd cudnn_fwd flash_fwd bwd bwd_any_order cudnn_bwd flash_bwd fwd_matrix bwd_matrix'.split())
         out.write(f'# {torch.cuda.get_device_name()}, torch {torch.__version__}, matrix peak {peak:.0f} TFLOP/s; figures in TFLOP/s\n')
         w.writeheader(); w.writerows([{k: (f'{v:.1f}' if isinstance(v, float) else v) for k, v in r.items()} for r in rows])
 
