@@ -3,7 +3,7 @@
 // A job is one (document or batch, head, tile of query rows). Block = one warpgroup that feeds, of
 // which two warps work, and kGroups consumer warpgroups of 64 query rows each:
 //
-//   scheduler  which job is next, one ahead
+//   scheduler  which job is next, shortly before the producer needs it
 //   producer   Q; then K and V tiles from the last visible key tile to the first
 //   consumer   S_0 = Q K_0ᵀ; softmax; then for each further tile
 //                queue S_j = Q K_jᵀ and O += P_{j-1} V_{j-1}; softmax of S_j while the second runs;
@@ -62,6 +62,7 @@ __device__ void produce(ForwardShared<Element, kWidth>& shared, const ForwardPar
     const int tiles = job.tiles;
     if (tiles < 0) break;
     const int batch = job.batch, key_head = job.key_head;
+    if (tiles <= Tiles::kStages) release_before(shared.jobs, jobs);
     const auto load_k = [&](int row) {
       k_place.wait_empty(shared.k_ring);
       if (leader) {
@@ -92,14 +93,13 @@ __device__ void produce(ForwardShared<Element, kWidth>& shared, const ForwardPar
         }
       }
       q_place.next();
-      for (int j = 1; j < tiles; ++j, row -= Tiles::kKeys) {
+      for (int left = tiles - 1; left > 0; --left, row -= Tiles::kKeys) {
+        if (left == Tiles::kStages) release_before(shared.jobs, jobs);
         load_k(row - Tiles::kKeys);
         load_v(row);
       }
       load_v(row);
     }
-    __syncwarp();
-    jobs.release(shared.jobs);
   }
 }
 

@@ -75,6 +75,15 @@ __device__ inline void make_query_job(const QueryJobs& p, int rows, std::uint32_
   }
 }
 
+// The producer is done with the job before the one at `jobs` long since, but says so only when few
+// tiles of this one are left to load: a job taken early is not left for a block that is free.
+__device__ inline void release_before(tile::RingBarriers<kQueryJobs>& ring,
+                                      const tile::RingPlace<kQueryJobs>& jobs) {
+  if (jobs.count == 0) return;
+  __syncwarp();
+  tile::RingPlace<kQueryJobs>{jobs.count - 1}.release(ring);
+}
+
 // The warp that decides what comes next. `unseeing`: also rows that see no key.
 template <int kKeys, class Shared>
 __device__ void schedule_queries(Shared& shared, const QueryJobs& p, int rows, bool unseeing) {

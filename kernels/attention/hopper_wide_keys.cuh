@@ -53,17 +53,18 @@ __device__ void produce_wide_keys(WideKeysShared<Element>& shared, const Backwar
   const bool leader = tile::lane() == 0;
   DocumentLoader loader{p.documents.q != nullptr, &shared.patch};
   tile::RingPlace<2> jobs, place;
-  tile::RingPlace<1> key_place;
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
     const KeyJob& job = shared.job[jobs.stage()];
     if (job.key < 0) break;
-    if (leader) ptx::mbarrier_arrive(&shared.want);
+    const tile::RingPlace<1> key_place{jobs.count};
     const tile::RowsAt keys{job.at.k_begin + job.key, job.key_head, job.batch};
     const int key_count = job.at.k_count - job.key;
     key_place.wait_empty(shared.k_ring);
     loader.load(shared.k, &p.k, keys, key_count, &shared.k_ring.full[0]);
     StepPlace step(job, p.group);
+    constexpr int kAhead = 2;  // steps for which the next job is made
+    if (step.left < kAhead && leader) ptx::mbarrier_arrive(&shared.want);
     const auto load_q = [&] {
       const int rows = job.at.q_count - step.tile * kRows;
       const tile::RowsAt at{job.at.q_begin + step.tile * kRows, step.head, job.batch};
@@ -87,8 +88,8 @@ __device__ void produce_wide_keys(WideKeysShared<Element>& shared, const Backwar
     if (step.more()) load_q();
     key_place.wait_empty(shared.v_ring);
     loader.load(shared.v, &p.v, keys, key_count, &shared.v_ring.full[0]);
-    key_place.next();
     while (step.more()) {
+      if (step.left == kAhead && leader) ptx::mbarrier_arrive(&shared.want);
       load_do();
       step.next(job, p.group);
       place.next();

@@ -44,6 +44,7 @@ __device__ void produce_wide_queries(WideQueriesShared<Element>& shared, const B
     jobs.wait_full(shared.jobs);
     const QueryJob& job = shared.job[jobs.stage()];
     if (job.tiles < 0) break;
+    if (job.tiles <= 2) release_before(shared.jobs, jobs);
     int key = job.last_tile * Shared::kKeys;
     const auto load_k = [&] {
       k_place.wait_empty(shared.k_ring);
@@ -71,11 +72,10 @@ __device__ void produce_wide_queries(WideQueriesShared<Element>& shared, const B
     }
     load_v();
     for (int left = job.tiles - 1; left > 0; --left) {
+      if (left == 2) release_before(shared.jobs, jobs);
       load_k();
       load_v();
     }
-    __syncwarp();
-    jobs.release(shared.jobs);
   }
 }
 
