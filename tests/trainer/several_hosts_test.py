@@ -36,8 +36,9 @@ def skip(test, why):
 
 
 def on_two_hosts(agent, per_host, *command):
-    return [MPIEXEC, "--bind-to", "none", "--mca", "plm_rsh_agent", agent, "-H", f"one:{per_host},two:{per_host}",
-            "-np", str(2 * per_host), *command]
+    # The launcher is named, for without an `ssh` on the machine it would not be chosen.
+    return [MPIEXEC, "--bind-to", "none", "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent,
+            "-H", f"one:{per_host},two:{per_host}", "-np", str(2 * per_host), *command]
 
 
 def processes(text):
