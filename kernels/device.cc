@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "device/gpus.h"
 #include "kernels/nn/matrix.h"
 #include "kernels/tile/check.h"
 
@@ -185,6 +186,12 @@ std::string_view cuda_absence() {
     if (status == cudaSuccess && count > 0) return std::string();
     cudaGetLastError();
     if (status == cudaSuccess) return std::string("the driver shows no NVIDIA GPU");
+    int driver = 0;  // without one CUDA calls it too old
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+      return std::string(
+          has_nvidia_driver()
+              ? "this machine has an NVIDIA driver, but its library, libcuda, was not found"
+              : "no NVIDIA driver was found on this machine");
     return str("CUDA finds no GPU: ", cudaGetErrorString(status));
   }();
   return text;

@@ -1,6 +1,4 @@
 // In place of kernels/backend.cc in a build without CUDA: says so when asked for a GPU.
-#include <filesystem>
-
 #include "base/error.h"
 #include "device/device.h"
 #include "device/gpus.h"
@@ -10,10 +8,9 @@ namespace tilefold {
 int cuda_device_count() { return 0; }
 
 std::string_view cuda_absence() {
-  // The driver's device file tells whether the machine has a GPU that this build cannot use.
-  return std::filesystem::exists("/dev/nvidiactl")
-             ? "this machine has an NVIDIA GPU, but this build has no CUDA: install the CUDA "
-               "toolkit and configure again"
+  return has_nvidia_driver()
+             ? "this machine has an NVIDIA GPU, but this build has no CUDA: install the "
+               "CUDA toolkit and configure again"
              : "this build has no CUDA and no NVIDIA driver was found on this machine";
 }
 

@@ -24,6 +24,7 @@
 #include "trainer/session.h"
 #include "trainer/signals.h"
 #include "trainer/train_step.h"
+#include "trainer/unused_gpu.h"
 
 namespace tilefold {
 namespace {
@@ -72,12 +73,14 @@ class Loop {
     int stopped = 0;
     bool ahead = false;  // the next step was started
     double last = seconds();
+    double queued_next = 0;  // seconds that starting it took
     for (; step < steps && (stopped == 0 || ahead); ++step) {
-      if (!ahead) step_->start(step);
+      const double queued = ahead ? queued_next : start(step);
       ahead = stopped == 0 && may_look_ahead(step);
-      if (ahead) step_->start(step + 1);
+      if (ahead) queued_next = start(step + 1);
       const StepResult result = step_->finish();
-      const double took = seconds() - last;
+      // Where the host is slower than the device, a step that none follows ends with the last one.
+      const double took = std::max(seconds() - last, queued);
       last = seconds();
       if (!result.finite()) {
         progress.finish();
@@ -131,6 +134,13 @@ class Loop {
   Communicator& sums() { return device_comm_ ? *device_comm_ : comm_; }
   static bool due(std::int64_t done, std::int64_t every) { return every > 0 && done % every == 0; }
 
+  // Seconds that it took.
+  double start(std::int64_t step) {
+    const double begin = seconds();
+    step_->start(step);
+    return seconds() - begin;
+  }
+
   // Whether step + 1 may be queued before the result of `step` is known: on a device that works on
   // its own, where nothing looks at the weights between the two.
   bool may_look_ahead(std::int64_t step) const {
@@ -183,6 +193,7 @@ class Loop {
         session_->device->info().name, comm_.size(), comm_.size() == 1 ? "rank" : "ranks",
         allowed_cores(), session_->run.model->parameter_count(),
         human_bytes(session_->run.plan.arena_bytes()), session_->run.plan.arena_bytes()));
+    mention_unused_gpu(c.run.device, session_->device->info());
     if (comm_.size() > 1)
       for (std::size_t rank = 0; rank < gpus_.size(); ++rank)
         message(fmt::format("{}\n", line_of(gpus_, rank)));

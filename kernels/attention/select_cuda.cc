@@ -357,6 +357,14 @@ void print(std::ostringstream& out, const Row& row, bool taken) {
       << " x " << row.tile_k << ", " << row.when << "\n            " << row.reason << "\n";
 }
 
+// Of the keys, inside a block, each with an O of its own: decode's warps; the two warpgroups that
+// share the keys of 64 rows.
+std::int64_t parts_of_block(const AttentionProblem& x, const AttentionChoice& choice) {
+  if (choice.strategy == decode) return attention::decode_warps(static_cast<int>(row_bytes(x)));
+  const bool cluster = choice.strategy == split && choice.kernel == AttentionKernel::hopper;
+  return cluster && choice.tile_q == 64 ? 2 : 1;
+}
+
 // Tiles of the portable tiled kernels, which depend on the width and type.
 void set_portable_tiles(AttentionChoice& choice, const AttentionProblem& x) {
   const auto bytes = static_cast<int>(row_bytes(x)), size = static_cast<int>(size_of(x.dtype));
@@ -413,10 +421,11 @@ std::string explain_cuda(const AttentionProblem& x, const DeviceInfo& device) {
       << choice.tile_k;
   if (choice.splits > 1) out << ", key axis in " << choice.splits << " parts";
   out << ", workspace " << choice.workspace_bytes << " bytes\n";
-  const std::int64_t width = attention::padded_width(x.d);
+  const std::int64_t width = attention::padded_width(x.d), parts = parts_of_block(x, choice);
   if (!x.backward && choice.tile_q > 1)
-    out << "a block keeps O in registers: " << choice.tile_q << " x " << width << " float32, "
-        << choice.tile_q * width * 4 / 1024 << " KiB\n";
+    out << "a block keeps O in registers: " << (parts > 1 ? str(parts, " parts of ") : "")
+        << choice.tile_q << " x " << width << " float32, "
+        << parts * choice.tile_q * width * 4 / 1024 << " KiB\n";
   return out.str();
 }
 

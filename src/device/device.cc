@@ -1,6 +1,9 @@
 #include "device/device.h"
 
+#include <filesystem>
+
 #include "base/error.h"
+#include "device/gpus.h"
 
 namespace tilefold {
 
@@ -13,6 +16,8 @@ std::unique_ptr<Device> open_device(std::string_view name, int ordinal, int thre
     return cuda_device_count() > 0 ? open_cuda_device(ordinal) : open_cpu_device(threads);
   throw UsageError(str("device '", name, "' is unknown; allowed: auto, cpu, cuda"));
 }
+
+bool has_nvidia_driver() { return std::filesystem::exists("/dev/nvidiactl"); }
 
 DeviceInfo describe_device(std::string_view name) {
   if (name == "cpu") {

@@ -3,6 +3,7 @@
 
 usage: command_line_test.py TILEFOLD [MPIEXEC] [unittest arguments]
 """
+import os
 import unittest
 
 from program import COPY, ProgramTest
@@ -31,6 +32,14 @@ class CommandLines(ProgramTest):
             self.refused("attention", command, "--seq", "0", says="--seq")
             self.refused("attention", command, "--seq", "8", "--d", "257", says="--d")
             self.refused("attention", command, "--seq", "8", "--window", "-2", "0", says="--window")
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "this machine has an NVIDIA driver")
+    def test_a_gpu_where_there_is_none(self):
+        config = self.write("c.yaml", COPY)
+        for command in (["train", config, "--set", "run.device=cuda"],
+                        ["attention", "bench", "--seq", "64", "--device", "cuda"],
+                        ["attention", "explain", "--seq", "64", "--device", "cuda"]):
+            self.refused(*command, says="no NVIDIA driver was found on this machine; device cpu works")
 
     def test_plans_beyond_every_memory(self):
         config = self.write("c.yaml", COPY)

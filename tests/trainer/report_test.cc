@@ -79,7 +79,13 @@ TEST_CASE("what a GPU's driver counts: before the arenas, the arenas, since") {
   CHECK(has(table, "device    505,096 bytes in use"));
   CHECK(has(table, " 500,000\n"));
   CHECK(has(table, " 1,000 (0.20% of all)"));
+  CHECK(!has(table, "NCCL"));
   CHECK(!has(memory_table(plan, nullptr, {}), "device"));
+  measured.nccl = 900;
+  const std::string of_ranks = memory_table(plan, nullptr, measured);
+  CHECK(has(of_ranks, "NCCL (channels, buffers)"));
+  CHECK(has(of_ranks, " 900\n"));
+  CHECK(has(of_ranks, " 100 (0.02% of all)"));
   CHECK(has(memory_json(plan, measured), "\"device_start\":500000,\"device_end\":505096"));
 }
 

@@ -10,6 +10,7 @@
 #include "ops/ops.h"
 #include "trainer/cli/attention.h"
 #include "trainer/cli/device_array.h"
+#include "trainer/unused_gpu.h"
 
 namespace tilefold {
 namespace {
@@ -187,6 +188,7 @@ void attention_bench(const AttentionBenchSettings& settings) {
     throw UsageError(str("--kv-heads is ", settings.kv_heads, "; allowed: a divisor of --heads ",
                          settings.heads));
   const std::unique_ptr<Device> device = open_device(settings.device, 0, settings.threads);
+  mention_unused_gpu(settings.device, device->info());
   const std::unique_ptr<Stream> stream = device->make_stream();
   if (!settings.csv) std::printf("%s\n", device->info().name.c_str());
   if (settings.csv) print_header(true);

@@ -12,6 +12,7 @@
 #include "ops/ops.h"
 #include "trainer/cli/attention.h"
 #include "trainer/cli/device_array.h"
+#include "trainer/unused_gpu.h"
 
 namespace tilefold {
 namespace {
@@ -196,6 +197,7 @@ void attention_run(const AttentionRunSettings& settings) {
   in.options.strategy = parse_attention_strategy(settings.strategy);
 
   const std::unique_ptr<Device> device = open_device(settings.device, 0, settings.threads);
+  mention_unused_gpu(settings.device, device->info());
   const std::unique_ptr<Stream> stream = device->make_stream();
   AttentionStrategy ran{};
   const Results results = compute({*device, *stream}, in, parse_dtype(settings.dtype), ran);

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <string>
 
 #include "comm/nccl.h"
@@ -74,7 +73,7 @@ double bus_rate(Communicator& comm, Communicator& sums, Stream& stream, std::byt
 GpuFacts gpu_facts(Communicator& comm) {
   GpuFacts facts;
   facts.map = map_gpus(comm, cuda_device_count(), gpu_pci_address)[static_cast<std::size_t>(comm.rank())];
-  facts.has_driver = std::filesystem::exists("/dev/nvidiactl");
+  facts.has_driver = has_nvidia_driver();
   if (facts.map.ordinal < 0) return facts;
   const auto device = open_cuda_device(facts.map.ordinal);
   const std::string name = device->info().name;

@@ -13,7 +13,7 @@ namespace tilefold {
 // Of the GPU that a rank takes. Plain bytes, so that ranks can exchange it.
 struct GpuFacts {
   RankGpu map;
-  bool has_driver = false;  // the driver's device file is there, whether CUDA sees a GPU or not
+  bool has_driver = false;  // has_nvidia_driver()
   char name[64] = {};
   std::int64_t memory_bytes = 0, free_bytes = 0;
   double from_host = 0;  // bytes a second of a copy from pinned memory of the host; 0: not measured

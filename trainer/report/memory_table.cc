@@ -164,9 +164,6 @@ std::string memory_table(const Plan& plan, const Plan* naive, const MeasuredMemo
   if (measured.outside >= 0)
     add(text, "          %s taken outside the arenas: by libraries, threads, batches on the host\n",
         human_bytes(measured.outside).c_str());
-  if (measured.nccl >= 0)
-    add(text, "NCCL      %s of device memory, beside the arenas\n",
-        human_bytes(measured.nccl).c_str());
   if (measured.device_start >= 0 && measured.device_end >= 0) {
     const std::int64_t more = measured.device_end - measured.device_start - measured.arenas -
                               std::max<std::int64_t>(measured.nccl, 0);
@@ -175,6 +172,8 @@ std::string memory_table(const Plan& plan, const Plan* naive, const MeasuredMemo
     add(text, "  %-54s %16s\n", "before the arenas (the driver's context, other programs)",
         digits(measured.device_start).c_str());
     add(text, "  %-54s %16s\n", "arenas", digits(measured.arenas).c_str());
+    if (measured.nccl >= 0)
+      add(text, "  %-54s %16s\n", "NCCL (channels, buffers)", digits(measured.nccl).c_str());
     add(text, "  %-54s %16s (%.2f%% of all)\n", "since (cuBLAS, code of kernels, rounding)",
         digits(more).c_str(),
         100 * static_cast<double>(more) / static_cast<double>(measured.device_end));

@@ -173,6 +173,28 @@ TEST_CASE("the table of a GPU") {
   }
   x = on_gpu(1, 8, 1, 4096);
   const std::string text = explain_attention(x, h200);
-  for (const char* part : {"* decode", "  split", "  hopper", "  naive", "pick: decode"})
+  for (const char* part : {"* decode", "  split", "  hopper", "  naive", "pick: decode",
+                           "O in registers: 4 parts of 16 x 64 float32, 16 KiB"})
     CHECK(text.find(part) != std::string::npos);
+}
+
+TEST_CASE("the accumulator of a pick, explained") {
+  struct Case {
+    std::int64_t heads, seq, d;
+    const char* says;
+  };
+  const Case cases[] = {{4, 4096, 64, "O in registers: 128 x 64 float32, 32 KiB"},
+                        {4, 1024, 64, "O in registers: 2 parts of 64 x 64 float32, 32 KiB"},
+                        {64, 4096, 64, "O in registers: 192 x 64 float32, 48 KiB"},
+                        {64, 4096, 256, "O in registers: 128 x 256 float32, 128 KiB"}};
+  for (const Case& c : cases) {
+    AttentionProblem x = problem(1, c.heads, c.seq, c.seq);
+    x.dtype = DType::bf16, x.d = c.d;
+    const std::string text = explain_attention(x, describe_device("h200"));
+    INFO(text);
+    CHECK(text.find(c.says) != std::string::npos);
+    x.backward = true;
+    CHECK(explain_attention(x, describe_device("h200")).find("O in registers") ==
+          std::string::npos);
+  }
 }

@@ -119,7 +119,7 @@ def portable(lib):
             for name, kw in (('hopper', {}), ('portable', dict(portable=True))):
                 a = ours(lib, (q, k, v, g), causal=True, strategy='tiled', **kw)
                 row[name + '_fwd'] = flops / time(a.fwd) / 1e9; row[name + '_bwd'] = 2.5 * flops / time(a.bwd) / 1e9
-            report(sweep='portable', d=d, n=n, **row, flash_fwd=flops / peer(q, k, v, True, ('flash',)) / 1e9)
+            report(sweep='portable', d=d, n=n, **row, flash_fwd=flops / peers(q, k, v, True)['flash'] / 1e9)
     q, k, v, g = (rand(2, 2048, 16, 64, torch.float32) for _ in range(4)); flops = 2 * 2 * 16 * 2048 ** 2 * 64
     a = ours(lib, (q, k, v, g), causal=True); report(sweep='float32', d=64, n=2048, fwd=flops / time(a.fwd) / 1e9, bwd=2.5 * flops / time(a.bwd) / 1e9)
 
