@@ -11,7 +11,7 @@ import csv, statistics, sys
 import torch, torch.nn.functional as F
 from torch.nn.attention import sdpa_kernel, SDPBackend
 from triton.testing import do_bench
-from kernels import load, Attention
+from kernels import load, machine, Attention
 
 BACKENDS = {'cudnn': SDPBackend.CUDNN_ATTENTION, 'flash': SDPBackend.FLASH_ATTENTION}
 def grid():
@@ -73,7 +73,7 @@ def main():
         print(f'{ours} / {peer}: {mean(ours, peer)}')
     with open(sys.argv[2], 'w') as out:
         w = csv.DictWriter(out, 'd causal n batch heads kv_heads fwd cudnn_fwd flash_fwd bwd bwd_any_order cudnn_bwd flash_bwd fwd_matrix bwd_matrix'.split())
-        out.write(f'# {torch.cuda.get_device_name()}, torch {torch.__version__}, matrix peak {peak:.0f} TFLOP/s; figures in TFLOP/s\n')
+        out.write(f'# {machine()}, matrix peak {peak:.0f} TFLOP/s; figures in TFLOP/s\n')
         w.writeheader(); w.writerows([{k: (f'{v:.1f}' if isinstance(v, float) else v) for k, v in r.items()} for r in rows])
 
 if __name__ == '__main__': main()

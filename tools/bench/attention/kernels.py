@@ -1,5 +1,5 @@
 """Tilefold's attention kernels on PyTorch tensors, through libtilefold_attention.so."""
-import ctypes, os
+import ctypes, datetime, os, subprocess
 import torch
 
 class View(ctypes.Structure):
@@ -21,6 +21,14 @@ def load(path):
     lib.tilefold_workspace.restype = ctypes.c_int64
     for f in (lib.tilefold_flops, lib.tilefold_bytes): f.restype, f.argtypes = ctypes.c_double, [ctypes.POINTER(Call)]
     return lib
+
+def machine():
+    """What figures were measured on and with: the head of a results file."""
+    def said(*command):
+        try: return subprocess.run(command, cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True, text=True).stdout.split('\n')[0].strip()
+        except OSError: return ''
+    driver, commit = said('nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader'), said('git', 'describe', '--always', '--dirty')
+    return f'{torch.cuda.get_device_name()}, driver {driver or "unknown"}, torch {torch.__version__}, {datetime.date.today()}, commit {commit or "unknown"}'
 
 def view(t):
     return View(t.data_ptr(), (ctypes.c_int64 * 4)(*t.shape), (ctypes.c_int64 * 4)(*t.stride()))

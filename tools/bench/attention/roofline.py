@@ -11,7 +11,7 @@ products      matrix products of a backward pass; p from memory needs one less
 us            the kernels' own time, summed"""
 import csv, io, os, subprocess, sys
 import torch
-from kernels import load, Attention
+from kernels import load, machine, Attention
 
 METRICS = {'dram__bytes_read.sum': 'dram', 'dram__bytes_write.sum': 'dram', 'l1tex__m_xbar2l1tex_read_bytes.sum': 'l2', 'gpu__time_duration.sum': 'ns'}
 N, HEADS = 8192, 8
@@ -68,7 +68,7 @@ def main():
     rows = [{k: (f'{r[k]:.4g}' if isinstance(r.get(k), float) else r.get(k, '')) for k in keys} for r in rows]
     for r in [dict(zip(keys, keys))] + rows: print(f'{r["case"]:29}' + ''.join(f'{r[k]!s:>{max(len(k), 8) + 1}}' for k in keys[1:]))
     with open(sys.argv[2], 'w') as out:
-        out.write(f'# {torch.cuda.get_device_name()}; {N} queries and keys, {HEADS} heads, bfloat16, no mask; ncu {", ".join(METRICS)}\n')
+        out.write(f'# {machine()}; {N} queries and keys, {HEADS} heads, bfloat16, no mask; ncu {", ".join(METRICS)}\n')
         w = csv.DictWriter(out, keys); w.writeheader(); w.writerows(rows)
 
 if __name__ == '__main__': main()

@@ -14,7 +14,7 @@ import csv, sys
 import torch, torch.nn.functional as F
 from torch.nn.attention import sdpa_kernel, SDPBackend
 from triton.testing import do_bench, do_bench_cudagraph
-from kernels import load, Attention
+from kernels import load, machine, Attention
 
 ROWS = []
 def report(**row):
@@ -131,7 +131,7 @@ def main():
         except RuntimeError as e: print(w, 'failed:', str(e)[:300], flush=True)
     keys = list(dict.fromkeys(k for r in ROWS for k in r))
     with open(sys.argv[2], 'w') as out:
-        out.write(f'# {torch.cuda.get_device_name()}, torch {torch.__version__}; microseconds (_us), GB/s (decode), TFLOP/s (portable, float32)\n')
+        out.write(f'# {machine()}; microseconds (_us), GB/s (decode), TFLOP/s (portable, float32)\n')
         w = csv.DictWriter(out, keys); w.writeheader(); w.writerows([{k: (f'{v:.4g}' if isinstance(v, float) else v) for k, v in r.items()} for r in ROWS])
 
 if __name__ == '__main__': main()
