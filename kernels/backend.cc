@@ -51,6 +51,7 @@ constexpr Backend kBackend = {
     .cache_append = run<nn::cache_append, CacheAppend>,
     .normed_linear = run<nn::normed_linear, NormedLinear>,
     .linear_add = run<nn::linear_add, LinearAdd>,
+    .likeliest = run<nn::likeliest, Likeliest>,
     .fill = run<nn::fill, Fill>,
     .copy = run<nn::copy, Copy>,
 };

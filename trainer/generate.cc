@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "ops/ops.h"
 #include "trainer/host_batch.h"
 
 namespace tilefold {
@@ -18,11 +19,9 @@ Generator::Generator(const RunPlan& run, Arena& arena, Context ctx, std::int64_t
 
 std::span<const float> Generator::logits_after(std::span<const std::int32_t> tokens,
                                                std::int64_t start) {
-  if (start > 0 && tokens.size() == 1 && ctx_.device.info().kind == DeviceKind::cuda) {
-    one(tokens[0], start);
-  } else {
-    many(tokens, start);
-  }
+  forward(tokens, start);
+  ctx_.device.copy_to_host(ctx_.stream, logits_->data(), arena_.tensor(run_.model->logits()).data,
+                           logits_->bytes());
   ctx_.stream.synchronize();
   const auto count = static_cast<std::size_t>(vocab_);
   if (arena_.tensor(run_.model->logits()).dtype != DType::f64)
@@ -30,6 +29,28 @@ std::span<const float> Generator::logits_after(std::span<const std::int32_t> tok
   const auto* wide = reinterpret_cast<const double*>(logits_->data());
   narrow_logits_.assign(wide, wide + count);
   return narrow_logits_;
+}
+
+std::int32_t Generator::likeliest_after(std::span<const std::int32_t> tokens, std::int64_t start,
+                                        std::int64_t usable) {
+  forward(tokens, start);
+  // In place of the token that the model has read.
+  const Tensor token = arena_.tensor(run_.model->generate_inputs().decode).sliced(0, 0, 1);
+  const Tensor logits = arena_.tensor(run_.model->logits());
+  ops::likeliest(ctx_, {.logits = logits.reshaped({vocab_}), .usable = usable, .token = token});
+  ctx_.device.copy_to_host(ctx_.stream, step_->data(), token.data, token.bytes());
+  ctx_.stream.synchronize();
+  const auto id = *reinterpret_cast<const std::int32_t*>(step_->data());
+  if (id < 0) refuse_nan(-1 - id, start + static_cast<std::int64_t>(tokens.size()));
+  return id;
+}
+
+void Generator::forward(std::span<const std::int32_t> tokens, std::int64_t start) {
+  if (start > 0 && tokens.size() == 1 && ctx_.device.info().kind == DeviceKind::cuda) {
+    one(tokens[0], start);
+  } else {
+    many(tokens, start);
+  }
 }
 
 void Generator::many(std::span<const std::int32_t> tokens, std::int64_t start) {
@@ -44,7 +65,6 @@ void Generator::many(std::span<const std::int32_t> tokens, std::int64_t start) {
   batch.tokens = upload(ctx_, arena_.tensor(inputs.tokens), tokens.data(), count);
   batch.positions = upload(ctx_, arena_.tensor(inputs.positions), positions_.data(), count);
   run_.model->generate(ctx_, arena_, batch, start);
-  fetch_logits();
 }
 
 void Generator::one(std::int32_t token, std::int64_t place) {
@@ -55,17 +75,11 @@ void Generator::one(std::int32_t token, std::int64_t place) {
     const Tensor to = arena_.tensor(run_.model->generate_inputs().decode);
     ctx_.device.copy_to_device(ctx_.stream, to.data, step_->data(), to.bytes());
     run_.model->decode(ctx_, arena_);
-    fetch_logits();
   };
   // The first time loads kernels and lets the matrix library choose, which no recording may do.
   if (ones_++ == 0) return work();
   if (!recording_) recording_ = ctx_.stream.record(work);
   recording_->replay();
-}
-
-void Generator::fetch_logits() {
-  ctx_.device.copy_to_host(ctx_.stream, logits_->data(), arena_.tensor(run_.model->logits()).data,
-                           logits_->bytes());
 }
 
 std::vector<std::int32_t> Generator::operator()(std::span<const std::int32_t> prompt,
@@ -76,9 +90,10 @@ std::vector<std::int32_t> Generator::operator()(std::span<const std::int32_t> pr
   std::int64_t cached = 0;
   std::span<const std::int32_t> next = prompt;
   while (static_cast<std::int64_t>(made.size()) < count) {
-    const std::span<const float> logits = logits_after(next, cached);
+    const std::int64_t place = cached;
     cached += static_cast<std::int64_t>(next.size());
-    made.push_back(sampler(logits, usable, cached));
+    made.push_back(sampler.greedy() ? likeliest_after(next, place, usable)
+                                    : sampler(logits_after(next, place), usable, cached));
     each(made.back());
     next = std::span(made).last(1);
   }

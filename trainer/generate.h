@@ -22,6 +22,11 @@ class Generator {
   // replayed from then on.
   std::span<const float> logits_after(std::span<const std::int32_t> tokens, std::int64_t start);
 
+  // The same, and the first of the largest among ids below `usable`, found on the device. Throws
+  // Error when a logit is NaN.
+  std::int32_t likeliest_after(std::span<const std::int32_t> tokens, std::int64_t start,
+                               std::int64_t usable);
+
   // `count` tokens after the prompt, drawn by `sampler` from ids below `usable`; `each` sees them
   // as they come. REQUIRES: the prompt is not empty; prompt + count fits the cache.
   std::vector<std::int32_t> operator()(std::span<const std::int32_t> prompt, std::int64_t count,
@@ -29,9 +34,9 @@ class Generator {
                                        FunctionRef<void(std::int32_t)> each);
 
  private:
+  void forward(std::span<const std::int32_t> tokens, std::int64_t start);
   void many(std::span<const std::int32_t> tokens, std::int64_t start);
   void one(std::int32_t token, std::int64_t place);
-  void fetch_logits();
 
   const RunPlan& run_;
   Arena& arena_;

@@ -21,6 +21,11 @@ Sampler::Sampler(const SamplingOptions& options, std::int64_t vocab)
     throw UsageError(str("top-k is ", options.top_k, "; allowed: 0 (all tokens) and above"));
 }
 
+void refuse_nan(std::int64_t token, std::int64_t n) {
+  throw Error(
+      str("the logit of token ", token, " at position ", n, " is NaN: the weights are damaged"));
+}
+
 namespace {
 
 // The first of the largest. REQUIRES: not empty, no NaN. By blocks, so that the search for the
@@ -59,8 +64,7 @@ std::int32_t Sampler::operator()(std::span<const float> logits, std::int64_t usa
   for (const float x : z) bad += std::isnan(x) ? 1 : 0;
   if (bad > 0) {
     const auto first = std::find_if(z.begin(), z.end(), [](float x) { return std::isnan(x); });
-    throw Error(str("the logit of token ", first - z.begin(), " at position ", n,
-                    " is NaN: the weights are damaged"));
+    refuse_nan(first - z.begin(), n);
   }
   const std::int32_t likeliest = first_of_largest(z);
   if (options_.temperature == 0) return likeliest;

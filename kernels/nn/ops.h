@@ -42,6 +42,7 @@ void adamw(const Queue&, const AdamW&);
 void cache_append(const Queue&, const CacheAppend&);
 void normed_linear(const Queue&, const NormedLinear&);
 void linear_add(const Queue&, const LinearAdd&);
+void likeliest(const Queue&, const Likeliest&);
 void fill(const Queue&, const Fill&);
 void copy(const Queue&, const Copy&);
 

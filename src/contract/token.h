@@ -43,4 +43,12 @@ struct LinearAdd {
   Tensor y;            // [1, out] residual dtype
 };
 
+// Greedy choice: the first of the largest of the logits below `usable`; -1 - i where logit i is the
+// first NaN among them.
+struct Likeliest {
+  ConstTensor logits;       // [vocab] float32 (float64 for f64)
+  std::int64_t usable = 0;  // 1 to vocab
+  Tensor token;             // [1] i32
+};
+
 }  // namespace tilefold

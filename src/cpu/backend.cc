@@ -35,6 +35,7 @@ constexpr Backend kBackend = {
     .cache_append = cpu::cache_append,
     .normed_linear = cpu::normed_linear,
     .linear_add = cpu::linear_add,
+    .likeliest = cpu::likeliest,
     .fill = cpu::fill,
     .copy = cpu::copy,
 };

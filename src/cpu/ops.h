@@ -24,6 +24,7 @@ void adamw(Stream&, const AdamW&);
 void cache_append(Stream&, const CacheAppend&);
 void normed_linear(Stream&, const NormedLinear&);
 void linear_add(Stream&, const LinearAdd&);
+void likeliest(Stream&, const Likeliest&);
 void fill(Stream&, const Fill&);
 void copy(Stream&, const Copy&);
 

@@ -35,6 +35,7 @@ struct Backend {
   void (*cache_append)(Stream&, const CacheAppend&);
   void (*normed_linear)(Stream&, const NormedLinear&);
   void (*linear_add)(Stream&, const LinearAdd&);
+  void (*likeliest)(Stream&, const Likeliest&);
   void (*fill)(Stream&, const Fill&);
   void (*copy)(Stream&, const Copy&);
 };

@@ -28,6 +28,7 @@ void adamw(Context ctx, const AdamW& args);
 void cache_append(Context ctx, const CacheAppend& args);
 void normed_linear(Context ctx, const NormedLinear& args);
 void linear_add(Context ctx, const LinearAdd& args);
+void likeliest(Context ctx, const Likeliest& args);
 void fill(Context ctx, const Fill& args);
 void copy(Context ctx, const Copy& args);
 

@@ -75,4 +75,17 @@ void linear_add(Context ctx, const LinearAdd& args) {
   ctx.device.backend().linear_add(ctx.stream, args);
 }
 
+void likeliest(Context ctx, const Likeliest& args) {
+  const Check check("likeliest");
+  check.leads("logits", args.logits, 1, "[vocab]");
+  const std::int64_t vocab = args.logits.shape[0];
+  check.dense("logits", args.logits, {vocab}, "[vocab]");
+  check.dtype("logits", args.logits, DType::f32, DType::f64);
+  if (args.usable < 1 || args.usable > vocab || args.usable >= std::int64_t{1} << 31)
+    check.fail(str("usable is ", args.usable, "; allowed: 1 to vocab ", vocab, ", below 2^31"));
+  check.dense("token", args.token, {1}, "[1]");
+  check.dtype("token", args.token, DType::i32);
+  ctx.device.backend().likeliest(ctx.stream, args);
+}
+
 }  // namespace tilefold::ops

@@ -122,3 +122,34 @@ TEST_CASE("one token's ops: a place outside the table makes NaN, outside the cac
     CHECK((*bad)[2] == Values(24, 7));
   }
 }
+
+TEST_CASE("the likeliest token: ties, both zeros, infinities, NaN, ids that are not usable") {
+  Gpu gpu = gpu_or_skip();
+  if (!gpu) return;
+  Cpu cpu;
+  const auto likeliest = [](Context ctx, const Values& values, std::int64_t usable) {
+    const Place logits(ctx, DType::f32, {static_cast<std::int64_t>(values.size())}, values);
+    const Place token(ctx, DType::i32, {1});
+    ops::likeliest(ctx, {.logits = logits, .usable = usable, .token = token});
+    return token.values()[0];
+  };
+  const double infinite = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const auto check = [&](const Values& values, std::int64_t usable, double expected) {
+    CHECK(likeliest(cpu.context(), values, usable) == expected);
+    CHECK(likeliest(gpu.context(), values, usable) == expected);
+  };
+  check({3}, 1, 0);
+  check({-2, -1, -1, 5}, 3, 1);
+  check({-0.0, 0.0, -1}, 3, 0);
+  check(Values(40, -infinite), 40, 0);
+  check({1, infinite, nan, nan, 2}, 5, -3);
+  check({1, 4, nan}, 2, 1);
+  for (const std::int64_t count : {1023, 8193, 50304}) {
+    Values values = even_values(count, static_cast<unsigned>(count), 0.1);
+    values[static_cast<std::size_t>(count - 2)] = 9;
+    values[static_cast<std::size_t>(count / 2)] = 9;
+    values[static_cast<std::size_t>(count - 1)] = 10;
+    check(values, count - 1, static_cast<double>(count / 2));
+    check(values, count, static_cast<double>(count - 1));
+  }
+}

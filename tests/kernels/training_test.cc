@@ -133,6 +133,25 @@ TEST_CASE("generation: logits of CPU and GPU agree, from the prompt to recorded 
     }
 }
 
+TEST_CASE("generation: greedy tokens on the GPU are those of the CPU, in float32") {
+  if (!test::gpu_or_skip()) return;
+  const auto tokens = [](const char* device) {
+    Config config = small_model(ModelStyle::llama, DType::f32);
+    config.model.vocab = 77;
+    const std::unique_ptr<Device> opened = open_device(device);
+    const std::unique_ptr<Stream> stream = opened->make_stream();
+    const Context ctx{*opened, *stream};
+    const RunPlan run = plan_generation(config, opened->info(), 1, 60);
+    Arena arena(*opened, run.plan);
+    run.model->initialize(ctx, arena, 5);
+    Sampler greedy({.temperature = 0}, config.model.vocab);
+    Generator generator(run, arena, ctx, config.model.vocab);
+    const std::vector<std::int32_t> prompt{3, 1, 4, 1, 5, 9, 2, 6};
+    return generator(prompt, 52, greedy, 75, [](std::int32_t) {});
+  };
+  CHECK(tokens("cuda") == tokens("cpu"));
+}
+
 namespace {
 
 void run_small(DType dtype) {

@@ -119,4 +119,17 @@ void linear_add(Stream& stream, const LinearAdd& args) {
   });
 }
 
+void likeliest(Stream&, const Likeliest& args) {
+  for_float_dtype(args.logits.dtype, [&]<class T>(Type<T>) {
+    const T* z = args.logits.as<T>();
+    std::int32_t& token = *args.token.as<std::int32_t>();
+    token = 0;
+    for (std::int32_t i = 0; i < args.usable; ++i) {
+      const auto x = load(z[i]);
+      if (std::isnan(x)) return void(token = -1 - i);
+      if (x > load(z[token])) token = i;
+    }
+  });
+}
+
 }  // namespace tilefold::cpu

@@ -159,3 +159,21 @@ TEST_CASE("one token's ops: a place outside the table, shapes and dtypes are ref
   CHECK_THROWS_WITH(ops::linear_add(ctx, {.x = x, .weight = in.weight, .y = wrong}),
                     "linear_add: y is f16; allowed: bf16, f32");
 }
+
+TEST_CASE("likeliest: the first of the largest usable, or the first NaN") {
+  Cpu cpu;
+  const auto likeliest = [&](const Values& values, std::int64_t usable) {
+    Array logits(DType::f64, {static_cast<std::int64_t>(values.size())}, values);
+    Array token(DType::i32, {1});
+    ops::likeliest(cpu.context(), {.logits = logits, .usable = usable, .token = token});
+    return token.values()[0];
+  };
+  const double infinite = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  CHECK(likeliest({-0.0, 0.0, -1, 7}, 3) == 0);
+  CHECK(likeliest({-2, -1, -1, 5}, 3) == 1);
+  CHECK(likeliest(Values(5, -infinite), 5) == 0);
+  CHECK(likeliest({1, infinite, nan, nan}, 4) == -3);
+  CHECK(likeliest({1, infinite, nan, nan}, 2) == 1);
+  CHECK_THROWS_WITH(likeliest({1, 2}, 3),
+                    "likeliest: usable is 3; allowed: 1 to vocab 2, below 2^31");
+}
