@@ -25,9 +25,11 @@ exec unshare --uts sh -c "echo $host >/proc/sys/kernel/hostname; $*"
 # Few channels, for the two halves of a sum take turns on one GPU.
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    CUDA_VISIBLE_DEVICES="0", NCCL_MIN_CTAS="2", NCCL_MAX_CTAS="2")
-# Whole layers of 28 MB, so that each is a bucket of its own.
+# Whole layers of 28 MB, so that each is a bucket of its own; at COPY's learning rate this width is not stable, and
+# roundings grow to 3e-3 of loss.
 LARGE = COPY.replace("width: 32", "width: 768, dtype: bf16").replace("heads: 2, kv_heads: 1", "heads: 12").replace(
-    "ffn_width: 64", "ffn_width: 2048").replace("every: 5", "every: 20")
+    "ffn_width: 64", "ffn_width: 2048").replace("lr: 3e-3, min_lr: 3e-4", "lr: 3e-4, min_lr: 3e-5").replace(
+    "every: 5", "every: 20")
 
 
 def skip(test, why):
