@@ -194,9 +194,8 @@ class Loop {
         allowed_cores(), session_->run.model->parameter_count(),
         human_bytes(session_->run.plan.arena_bytes()), session_->run.plan.arena_bytes()));
     mention_unused_gpu(c.run.device, session_->device->info());
-    if (comm_.size() > 1)
-      for (std::size_t rank = 0; rank < gpus_.size(); ++rank)
-        message(fmt::format("{}\n", line_of(gpus_, rank)));
+    for (std::size_t rank = 0; rank < gpus_.size(); ++rank)
+      message(fmt::format("{}\n", line_of(gpus_, rank)));
     if (device_comm_)
       message(fmt::format("{} took {} of GPU memory\n", nccl_version(),
                           human_bytes(device_comm_->device_bytes())));

@@ -41,7 +41,8 @@ std::unique_ptr<Session> open_training(const Config& config, const Communicator&
 // The config with everything that "0: from the data" leaves open.
 Config resolve(Config config, const Dataset& data);
 
-// memory.limit, or what is free now: of the host shared by its ranks, of the device.
+// memory.limit, or what is free now: of the host shared by its ranks; of the GPU, less what libraries
+// will take there.
 std::int64_t memory_limit(const Config& config, const Device& device, const Communicator& comm);
 
 }  // namespace tilefold
