@@ -114,6 +114,18 @@ TEST_CASE("packed documents on every strategy") {
       }
 }
 
+TEST_CASE("flash-attention#1786: more than 65535 packed documents on every strategy") {
+  Gpu gpu = gpu_or_skip();
+  if (!gpu) return;
+  for (const AttentionStrategy strategy : kStrategies) {
+    Problem p = problem(strategy, {1, 140000, 140000, 1, 1, 64}, DType::bf16, Layout::dense);
+    for (std::int64_t x = 0; x <= 70000; ++x) p.cu_q.push_back(2 * x);
+    p.cu_k = p.cu_q;
+    p.options.causal = true;
+    agrees(gpu.context(), p);
+  }
+}
+
 TEST_CASE("decoding: few queries, grouped heads, long caches") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;
