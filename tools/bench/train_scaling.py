@@ -32,6 +32,20 @@ def still_there(pids):
     return [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
 
 
+def children(pid):
+    """Its child processes, the youngest last."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as stat:
+                parent = stat.read().rsplit(")", 1)[1].split()[1]
+        except OSError:
+            continue  # it has ended
+        if parent == str(pid):
+            found.append(int(name))
+    return sorted(found)
+
+
 def gpu_memory_in_use():
     """MiB on all GPUs of this machine; 0 without the driver's tool."""
     try:
@@ -117,10 +131,9 @@ class Bench:
                 if os.path.exists(metrics) and os.path.getsize(metrics) > 2000:
                     break
                 time.sleep(0.2)
-            ranks = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True,
-                                   text=True).stdout.split()
+            ranks = children(job.pid)
             start = time.monotonic()
-            os.kill(int(ranks[-1]), how)
+            os.kill(ranks[-1], how)
             try:
                 status = job.wait(timeout=60)
             except subprocess.TimeoutExpired:
