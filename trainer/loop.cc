@@ -199,6 +199,12 @@ class Loop {
     if (device_comm_)
       message(fmt::format("{} took {} of GPU memory\n", nccl_version(),
                           human_bytes(device_comm_->device_bytes())));
+    // A GPU's rank has threads of NCCL, of the heartbeat and of the driver beside its own.
+    constexpr int kCoresOfRank = 4;
+    if (device_comm_ && allowed_cores() < kCoresOfRank &&
+        allowed_cores() * comm_.local_size() < sysconf(_SC_NPROCESSORS_ONLN))
+      message(fmt::format("warning: a rank has {} of {} cores; give mpirun --bind-to none\n",
+                          allowed_cores(), sysconf(_SC_NPROCESSORS_ONLN)));
     const int threads = threads_of(c.run, comm_.local_size());
     if (session_->device->info().kind == DeviceKind::cpu && threads > allowed_cores())
       message(
