@@ -113,24 +113,26 @@ class Bench {
 };
 
 void norms(Bench& b, NormKind kind, std::int64_t rows, const char* forward, const char* backward,
-           std::int64_t count) {
+           std::int64_t count, const Dropout& dropout = {}) {
   const Context ctx = b.context();
   const Shape shape{rows, kWidth};
   const double bytes = 2.0 * static_cast<double>(shape.numel());
   ResidualNormForward f;
-  f.kind = kind;
+  f.kind = kind, f.dropout = dropout;
   if (kind == NormKind::layer) f.mean = b.tensor(DType::f32, {rows});
   f.residual = b.tensor(DType::bf16, shape), f.branch = b.tensor(DType::bf16, shape);
   f.sum = b.tensor(DType::bf16, shape), f.y = b.tensor(DType::bf16, shape);
   f.weight = b.tensor(DType::bf16, {kWidth}), f.rstd = b.tensor(DType::f32, {rows});
   b.moves(forward, count, 4 * bytes, [&] { ops::residual_norm_forward(ctx, f); });
   ResidualNormBackward g;
-  g.kind = kind, g.mean = f.mean;
+  g.kind = kind, g.mean = f.mean, g.dropout = dropout;
   g.dy = f.branch, g.sum = f.sum, g.weight = f.weight, g.rstd = f.rstd, g.dsum = f.y;
   g.dweight = b.tensor(DType::f32, {kWidth});
   g.workspace =
       b.workspace(residual_norm_backward_workspace(rows, kWidth, DType::bf16, b.device()));
-  b.moves(backward, count, 4 * bytes, [&] { ops::residual_norm_backward(ctx, g); });
+  if (dropout.p > 0) g.dbranch = b.tensor(DType::bf16, shape);
+  b.moves(backward, count, (g.dbranch ? 5 : 4) * bytes,
+          [&] { ops::residual_norm_backward(ctx, g); });
 }
 
 // GELU comes with a product: what a narrow one takes longer with it than without. 400 MB a tensor.
@@ -168,6 +170,9 @@ void elementwise(Bench& b, std::int64_t seq) {
   b.moves("copy", 0, 4 * wide, [&] { ops::copy(ctx, {.src = x, .dst = y}); });
   norms(b, NormKind::rms, 8 * kTokens, "residual norm, tall", "residual norm backward, tall", 0);
   norms(b, NormKind::layer, 8 * kTokens, "layer norm, tall", "layer norm backward, tall", 0);
+  const Tensor state = b.tensor(DType::u8, {sizeof(StepState)});
+  norms(b, NormKind::rms, 8 * kTokens, "norm and dropout, tall", "norm and dropout bwd, tall", 0,
+        {.p = 0.2f, .rows_per_sample = seq, .state = static_cast<const StepState*>(state.data)});
   norms(b, NormKind::rms, kTokens, "residual norm", "residual norm backward", kNorms);
   gelu(b);
   b.moves("swiglu", kLayers, 3 * wide, [&] { ops::swiglu_forward(ctx, {.gate_up = x, .y = act}); });
