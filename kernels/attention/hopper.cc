@@ -225,6 +225,12 @@ void hopper_split(const AttentionForward& args, int rows, int parts, CUstream_st
   p.pairs = static_cast<int>(problem.batch * problem.heads);
   p.scale = static_cast<float>(effective_scale(args.options, problem.d));
   p.softcap = args.options.softcap;
+  if (narrow && rows == 128 && parts == 1) {
+    const auto launch = problem.dtype == DType::bf16 ? launch_hopper_split_three<bf16>
+                                                     : launch_hopper_split_three<f16>;
+    launch(p, stream);
+    return;
+  }
   const auto launch = problem.dtype == DType::bf16 ? split_of<bf16>(narrow) : split_of<f16>(narrow);
   launch(p, parts, stream);
 }
@@ -251,13 +257,14 @@ void hopper_backward(const AttentionBackward& args, int processors, CUstream_st*
   const int rows = static_cast<int>(work.rows);
   const int keys = width == 256 ? BackwardTiles<256>::kKeys : BackwardTiles<128>::kKeys;
   static_assert(BackwardTiles<64>::kKeys == BackwardTiles<128>::kKeys);
+  constexpr int kResultKeys = 64;  // a warpgroup's
   p.q = tile::make_tensor_map(args.q, rows);
   p.d_o = tile::make_tensor_map(args.d_o, rows);
   p.dq_out = {tile::make_tensor_map(args.dq, rows), static_cast<std::uint16_t*>(args.dq.data),
               strides_of(args.dq)};
-  p.dk_out = {tile::make_tensor_map(args.dk, keys), static_cast<std::uint16_t*>(args.dk.data),
+  p.dk_out = {tile::make_tensor_map(args.dk, kResultKeys), static_cast<std::uint16_t*>(args.dk.data),
               strides_of(args.dk)};
-  p.dv_out = {tile::make_tensor_map(args.dv, keys), static_cast<std::uint16_t*>(args.dv.data),
+  p.dv_out = {tile::make_tensor_map(args.dv, kResultKeys), static_cast<std::uint16_t*>(args.dv.data),
               strides_of(args.dv)};
   p.k = tile::make_tensor_map(args.k, keys);
   p.v = tile::make_tensor_map(args.v, keys);

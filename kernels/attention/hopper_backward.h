@@ -33,7 +33,7 @@ struct BackwardParams {
   CUtensorMap q, d_o;             // boxes of kRows rows
   CUtensorMap k, v;               // boxes of kKeys rows
   Result dq_out;                  // [batch, seq_q, heads, d], boxes of kRows rows
-  Result dk_out, dv_out;          // [batch, seq_k, kv_heads, d], boxes of kKeys rows
+  Result dk_out, dv_out;          // [batch, seq_k, kv_heads, d], boxes of 64 rows
   const std::uint16_t* o_data;    // [batch, seq_q, heads, d]
   const std::uint16_t* d_o_data;  // the same
   Strides o_at, d_o_at;

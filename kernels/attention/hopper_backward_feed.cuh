@@ -23,13 +23,13 @@ struct BackwardShared {
   using Rows = tile::SharedTile<Element, kRows, kWidth>;
   using Keys = tile::SharedTile<Element, kKeys, kWidth>;
   using Scores = tile::SharedTile<Element, kKeys, kRows>;
+  using Result = tile::SharedTile<Element, 64, kWidth>;  // of a warpgroup's keys
   using Stats = StepStats<kRows>;
   // A step's part of dQ as its fragments lie, by warpgroup, warp, register / 4, lane; or its sum's
-  // tile of dQ; after the last step a tile of dV, then of dK.
+  // tile of dQ.
   struct alignas(1024) Part {
     float4 x[kBackwardGroups][4][8][32];
     __device__ Rows& rows() { return *reinterpret_cast<Rows*>(x); }
-    __device__ Keys& keys() { return *reinterpret_cast<Keys*>(x); }
   };
 
   Keys k, v;
@@ -37,12 +37,33 @@ struct BackwardShared {
   Scores ds[2];
   Part part[2];
   Stats stats[2];
-  KeyJob job[2];
-  tile::RingBarriers<2> jobs, q_ring, do_ring, part_ring;
+  static constexpr int kJobs = 4;
+  KeyJob job[kJobs];
+  tile::RingBarriers<kJobs> jobs;
+  tile::RingBarriers<2> q_ring, do_ring, part_ring, results;
   tile::RingBarriers<1> k_ring, v_ring;
-  std::uint64_t patch;   // a tile that the producer still has to clear the tail of
-  std::uint64_t want;    // the producer wants the next job
-  std::uint64_t sum[2];  // by writer: a sum of dQ is back
+  std::uint64_t patch;          // a tile that the producer still has to clear the tail of
+  std::uint64_t want;           // the producer wants the next job
+  std::uint64_t sum[2];         // by writer: a sum of dQ is back
+  std::uint32_t last_stage[2];  // by results' place: the last step's
+
+  // Where a job's results lie on their way out, by warpgroup and the last step's stage: dK in that
+  // stage's Q and dO, dV in its dS where both warpgroups' fit. Nothing of this stage is used before
+  // its next Q is there, for which the results were read. Else dV is in all of dS, and the next
+  // job's first step waits.
+  static constexpr bool kValuesApart = 2 * sizeof(Result) <= sizeof(Scores);
+  static_assert(sizeof(Result) <= sizeof(Rows) && sizeof(Result) <= sizeof(Scores));
+  __device__ Result& dv(int group, std::uint32_t stage) {
+    return kValuesApart ? reinterpret_cast<Result*>(ds[stage].bytes)[group]
+                        : *reinterpret_cast<Result*>(ds[group].bytes);
+  }
+  // To wait until the results of the job before were read.
+  static __device__ tile::RingPlace<2> results_before(tile::RingPlace<2> place) {
+    return {place.count + 1};
+  }
+  __device__ Result& dk(int group, std::uint32_t stage) {
+    return *reinterpret_cast<Result*>(group == 0 ? q[stage].bytes : d_o[stage].bytes);
+  }
 };
 
 template <class Element, int kWidth>
@@ -51,29 +72,28 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared, const 
   constexpr int kRows = Shared::kRows;
   constexpr auto kStatBytes = static_cast<std::uint32_t>(sizeof(typename Shared::Stats));
   const bool leader = tile::lane() == 0;
-  tile::RingPlace<2> jobs, place;
+  tile::RingPlace<Shared::kJobs> jobs;
+  tile::RingPlace<2> place;
   DocumentLoader loader{p.documents.q != nullptr, &shared.patch};
 
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
     const KeyJob& job = shared.job[jobs.stage()];
     if (job.key < 0) break;
-    const tile::RingPlace<1> key_place{jobs.count};
     const auto load_keys = [&](auto& to, const CUtensorMap* map, tile::RingBarriers<1>& ring) {
-      key_place.wait_empty(ring);
+      tile::RingPlace<1>{jobs.count}.wait_empty(ring);
       loader.load(to, map, {job.at.k_begin + job.key, job.key_head, job.batch},
                   job.at.k_count - job.key, &ring.full[0]);
     };
-    load_keys(shared.k, &p.k, shared.k_ring);
     constexpr int kAhead = 2;  // steps for which the next job is made
     StepPlace step(job, p.group);
-    if (step.left <= kAhead && leader) ptx::mbarrier_arrive(&shared.want);
     for (bool first = true;; step.next(job, p.group), place.next()) {
-      if (step.left == kAhead + 1 && leader) ptx::mbarrier_arrive(&shared.want);
+      if (leader && (step.left == kAhead + 1 || (first && step.left <= kAhead)))
+        ptx::mbarrier_arrive(&shared.want);
       const bool more = step.more();
-      const tile::RowsAt at{job.at.q_begin + step.tile * kRows, step.head, job.batch};
-      const int rows = job.at.q_count - step.tile * kRows;
       if (more) {
+        const tile::RowsAt at{job.at.q_begin + step.tile * kRows, step.head, job.batch};
+        const int rows = job.at.q_count - step.tile * kRows;
         place.wait_empty(shared.q_ring);
         std::uint64_t* full = &shared.q_ring.full[place.stage()];
         loader.load(shared.q[place.stage()], &p.q, at, rows, full, kStatBytes);
@@ -84,15 +104,20 @@ __device__ void produce_backward(BackwardShared<Element, kWidth>& shared, const 
                             query_tile(p, job.batch, step.head, job.tile_base + step.tile)) *
                             (2 * kRows + 4),
               kStatBytes, full);
+        place.wait_empty(shared.do_ring);
+        loader.load(shared.d_o[place.stage()], &p.d_o, at, rows,
+                    &shared.do_ring.full[place.stage()]);
       }
-      if (first) load_keys(shared.v, &p.v, shared.v_ring);
+      // In the order in which the job before leaves their places.
+      if (first) {
+        load_keys(shared.v, &p.v, shared.v_ring);
+        load_keys(shared.k, &p.k, shared.k_ring);
+      }
       first = false;
       if (!more) break;
-      place.wait_empty(shared.do_ring);
-      loader.load(shared.d_o[place.stage()], &p.d_o, at, rows, &shared.do_ring.full[place.stage()]);
     }
     __syncwarp();
-    jobs.release(shared.jobs);
+    tile::RingPlace<Shared::kJobs>{tile::anew(jobs.count)}.release(shared.jobs);
   }
 }
 
@@ -105,8 +130,14 @@ __device__ inline Range adders_of(const KeyJob& job, int tile) {
           min(last_row + d.off + d.right, job.at.k_count - 1) / kKeys};
 }
 
+__device__ inline void finish_copies() {
+  ptx::bulk_commit();
+  ptx::bulk_wait_read<0>();
+}
+
 // The first `count` rows of a tile to row `row`; by one warp, the tile visible to the copy engine.
-template <class Tile>
+// kFinish: waits until the tile was read.
+template <bool kFinish, class Tile>
 __device__ inline void write_tile(const Tile& from, const BackwardParams::Result& to,
                                   const BackwardParams& p, tile::RowsAt at, int count) {
   if (p.documents.q == nullptr || count >= Tile::kRows) {
@@ -115,8 +146,7 @@ __device__ inline void write_tile(const Tile& from, const BackwardParams::Result
       for (int slab = 0; slab < Tile::kSlabs; ++slab)
         ptx::copy_tensor_to_global(&to.map, from.bytes + slab * Tile::kSlabBytes,
                                    slab * tile::kSlabColumns, at.row, at.head, at.batch);
-      ptx::bulk_commit();
-      ptx::bulk_wait_read<0>();
+      if constexpr (kFinish) finish_copies();
     }
   } else {
     // The copy engine would write into the next document.
@@ -167,7 +197,8 @@ __device__ void write_parts(BackwardShared<Element, kWidth>& shared, const Backw
   constexpr auto kBytes = static_cast<std::uint32_t>(sizeof(typename Shared::Part));
   const auto free_part = [&] { ptx::mbarrier_arrive(&shared.part_ring.empty[stage]); };
   std::uint32_t sums = 0;  // that came back
-  tile::RingPlace<2> jobs, place;
+  tile::RingPlace<Shared::kJobs> jobs;
+  tile::RingPlace<2> place;
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
     const KeyJob& job = shared.job[jobs.stage()];
@@ -186,10 +217,9 @@ __device__ void write_parts(BackwardShared<Element, kWidth>& shared, const Backw
       bool last = rank == others;
       if (others > 0) {
         if (tile::lane() == 0) {
-          if (p.ordered) {
-            while (ptx::load_relaxed(p.turn + at) != rank) {
+          if (p.ordered && rank > 0) {
+            while (ptx::load_acquire(p.turn + at) != rank) {
             }
-            ptx::fence_acquire_release();
             ptx::fence_proxy_global();
           }
           if (p.ordered && rank == 0) {
@@ -221,24 +251,46 @@ __device__ void write_parts(BackwardShared<Element, kWidth>& shared, const Backw
       }
       if (!last) continue;
       round_sum<Element>(part, p.scale);
-      write_tile(part.rows(), p.dq_out, p,
-                 {job.at.q_begin + step.tile * kRows, step.head, job.batch},
-                 job.at.q_count - step.tile * kRows);
+      write_tile<true>(part.rows(), p.dq_out, p,
+                       {job.at.q_begin + step.tile * kRows, step.head, job.batch},
+                       job.at.q_count - step.tile * kRows);
       if (tile::lane() == 0) free_part();
     }
-    const bool value = place.stage() == stage;  // dV is before dK
-    tile::RingPlace<2>{place.count + (value ? 0u : 1u)}.wait_full(shared.part_ring);
-    const tile::RowsAt keys{job.at.k_begin + job.key, job.key_head, job.batch};
-    if (value) {
-      write_tile(shared.part[stage].keys(), p.dv_out, p, keys, job.at.k_count - job.key);
-    } else {
-      write_tile(shared.part[stage].keys(), p.dk_out, p, keys, job.at.k_count - job.key);
-    }
-    if (tile::lane() == 0) free_part();
-    place.count += 2;
     jobs.release(shared.jobs);
   }
   if (tile::lane() == 0) ptx::bulk_wait<0>();
+}
+
+// The scheduler's other work: dK and dV of the job with this index when its consumers are done,
+// beside the next one.
+template <class Element, int kWidth>
+__device__ __forceinline__ void write_results(BackwardShared<Element, kWidth>& shared,
+                                              const BackwardParams& p, const KeyJob& job,
+                                              std::uint32_t index) {
+  // Registers are few: what is known of the job is read when it is needed.
+  const auto last_stage = [&] { return shared.last_stage[tile::anew(index) % 2]; };
+  tile::RingPlace<2>{index}.wait_full(shared.results);
+#pragma unroll 1
+  for (int i = 0; i < 2 * kBackwardGroups; ++i) {
+    const int group = i / 2;
+    const int count = job.at.k_count - job.key - 64 * group;
+    if (count <= 0) break;
+    const tile::RowsAt at{job.at.k_begin + job.key + 64 * group, job.key_head, job.batch};
+    const BackwardParams::Result& to = i % 2 == 0 ? p.dv_out : p.dk_out;
+    // Of keys that no query sees both are zero.
+    const bool value = i % 2 == 0 || job.count == 0;
+    const std::uint32_t stage = last_stage();
+    write_tile<false>(value ? shared.dv(group, stage) : shared.dk(group, stage), to, p, at, count);
+  }
+  if (tile::lane() == 0) {
+    finish_copies();
+    if (job.count > 0) {
+      const std::uint32_t stage = last_stage();
+      ptx::mbarrier_arrive(&shared.q_ring.empty[stage], 4 * kBackwardGroups);
+      ptx::mbarrier_arrive(&shared.do_ring.empty[stage], 4 * kBackwardGroups);
+    }
+    ptx::mbarrier_arrive(&shared.results.empty[tile::anew(index) % 2]);
+  }
 }
 
 }  // namespace tilefold::attention

@@ -90,22 +90,25 @@ __device__ inline void make_key_job(const BackwardParams& p, std::uint32_t index
                whole_last == at.q_count - 1 ? whole_last / kRows : (whole_last + 1) / kRows - 1};
 }
 
-// Takes a job only when it is about to be needed: others may wait for a job that is taken.
-template <class Tiles, class Shared>
-__device__ void schedule_keys(Shared& shared, const BackwardParams& p) {
-  tile::RingPlace<2> jobs;
+// Takes a job only when it is about to be needed: others may wait for a job that is taken. After
+// each, `beside` has the one before.
+template <class Tiles, class Shared, class Beside>
+__device__ __forceinline__ void schedule_keys(Shared& shared, const BackwardParams& p,
+                                              Beside beside) {
+  tile::RingPlace<Shared::kJobs> jobs;
   for (bool more = true; more; jobs.next()) {
     jobs.wait_empty(shared.jobs);
     if (jobs.count > 0) ptx::mbarrier_wait(&shared.want, (jobs.count - 1) & 1);
+    KeyJob& job = shared.job[jobs.stage()];
     if (tile::lane() == 0) {
-      KeyJob& job = shared.job[jobs.stage()];
       do {  // a short document has fewer tiles than the longest
         make_key_job<Tiles::kRows, Tiles::kKeys>(p, atomicAdd(p.next_job, 1u), job);
       } while (job.key >= job.at.k_count);
-      more = job.key >= 0;
       ptx::mbarrier_arrive(&shared.jobs.full[jobs.stage()]);
     }
-    more = __shfl_sync(0xffffffffu, more, 0);
+    __syncwarp();
+    if (jobs.count > 0) beside(shared.job[(jobs.count - 1) % Shared::kJobs], jobs.count - 1);
+    more = shared.job[jobs.stage()].key >= 0;
   }
 }
 

@@ -35,4 +35,8 @@ struct SplitParams {
 template <class Element, int kWidth>
 void launch_hopper_split(const SplitParams& params, int parts, CUstream_st* stream);
 
+// A block has all keys of 128 rows, kWidth 64.
+template <class Element>
+void launch_hopper_split_three(const SplitParams& params, CUstream_st* stream);
+
 }  // namespace tilefold::attention

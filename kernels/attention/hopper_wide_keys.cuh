@@ -7,9 +7,10 @@
 //   producer   K, V; then Q with its statistics and dO of each step
 //   values     Sᵀ = K Qᵀ; P, float32, to shared memory; dV += P dO beside the next step's scores
 //   keys       dPᵀ = V dOᵀ; dS = P (dP - D); dK += dS Q
+//   writers    two warps: dV, dK to global memory
 //
-// Results leave through the tile that only their own warpgroup reads: dV through K's, dK through
-// V's.
+// Results leave through the last step's tiles, dV through dO's, dK through Q's: the next job's K
+// and V come as soon as the last scores are made.
 #pragma once
 
 #include "kernels/attention/document_loader.cuh"
@@ -22,6 +23,8 @@ namespace tilefold::attention {
 constexpr int kWide = 256;
 constexpr int kWideGroups = 2, kWideFeeder = 24, kWideConsumer = 240;  // registers a thread
 constexpr int kWideThreads = (kWideGroups + 1) * tile::kWarpgroup;
+
+constexpr int kLastScores = 1, kValues = 2, kKeysDone = 3;  // named barriers of hopper_wide_keys
 
 template <class Element>
 struct WideKeysShared {
@@ -38,11 +41,20 @@ struct WideKeysShared {
   Rows q[2], d_o[2];
   Probabilities p[2];
   StepStats<kRows> stats[2];
-  KeyJob job[2];
+  static constexpr int kJobs = 2;
+  KeyJob job[kJobs];
   tile::RingBarriers<2> jobs, q_ring, do_ring, p_ring;
   tile::RingBarriers<1> k_ring, v_ring;
-  std::uint64_t patch;  // a tile that the producer still has to clear the tail of
-  std::uint64_t want;   // the producer wants the next job
+  std::uint64_t patch;              // a tile that the producer still has to clear the tail of
+  std::uint64_t want;               // the producer wants the next job
+  std::uint64_t results[2][kJobs];  // dV, dK of a job are ready
+
+  // Where dV (0) or dK lies on its way out. Of keys that no query sees there is no step.
+  __device__ Keys& result(int which, bool empty, std::uint32_t stage) {
+    static_assert(std::is_same_v<Keys, Rows>);
+    if (empty) return which == 0 ? k : v;
+    return which == 0 ? d_o[stage] : q[stage];
+  }
 };
 
 template <class Element>
@@ -96,44 +108,74 @@ __device__ void produce_wide_keys(WideKeysShared<Element>& shared, const Backwar
       if (step.more()) load_q();
     }
     __syncwarp();
-    jobs.release(shared.jobs);
+    tile::RingPlace<Shared::kJobs>{tile::anew(jobs.count)}.release(shared.jobs);
   }
 }
 
-// A warpgroup's result, through a tile that it alone reads, which is then free.
+// Puts a warpgroup's result where a writer takes it.
 template <class Element, class Keys>
-__device__ __forceinline__ void store_wide_keys(Keys& out, const tile::Fragment<kWide>& from,
-                                                const BackwardParams::Result& to,
-                                                const BackwardParams& p, const KeyJob& job,
-                                                int barrier) {
-  const int row = job.at.k_begin + job.key, count = job.at.k_count - job.key;
+__device__ __forceinline__ void leave_wide_keys(Keys& out, const tile::Fragment<kWide>& from,
+                                                std::uint64_t* full) {
   tile::Packed<kWide> packed;
   tile::pack<Element>(packed, from);
   tile::store(out, 0, packed);
   ptx::fence_proxy_shared();
-  tile::sync_warpgroup(barrier);
-  if (p.documents.q == nullptr || count >= Keys::kRows) {
-    if (tile::group_thread() == 0) {
-      for (int slab = 0; slab < Keys::kSlabs; ++slab)
-        ptx::copy_tensor_to_global(&to.map, out.bytes + slab * Keys::kSlabBytes,
-                                   slab * tile::kSlabColumns, row, job.key_head, job.batch);
-      ptx::bulk_commit();
-      ptx::bulk_wait_read<0>();
+  __syncwarp();
+  if (tile::lane() == 0) ptx::mbarrier_arrive(full);
+}
+
+// One of two warps: dV (0) or dK of each job.
+template <class Element>
+__device__ void write_wide_keys(WideKeysShared<Element>& shared, const BackwardParams& p,
+                                int which) {
+  using Shared = WideKeysShared<Element>;
+  tile::RingPlace<Shared::kJobs> jobs;
+  const BackwardParams::Result& to = which == 0 ? p.dv_out : p.dk_out;
+  std::uint32_t steps = 0;
+  for (;; jobs.next()) {
+    jobs.wait_full(shared.jobs);
+    const KeyJob& job = shared.job[jobs.stage()];
+    if (job.key < 0) break;
+    steps += static_cast<std::uint32_t>(job.count * p.group);
+    ptx::mbarrier_wait(&shared.results[which][jobs.stage()], jobs.round());
+    const std::uint32_t stage = (steps - 1) % 2;
+    const bool empty = job.count == 0;
+    auto& tile = shared.result(which, empty, stage);
+    const int row = job.at.k_begin + job.key, count = job.at.k_count - job.key;
+    if (p.documents.q == nullptr || count >= Shared::kKeys) {
+      if (tile::lane() == 0) {
+#pragma unroll 1
+        for (int slab = 0; slab < tile.kSlabs; ++slab)
+          ptx::copy_tensor_to_global(&to.map, tile.bytes + slab * tile.kSlabBytes,
+                                     slab * tile::kSlabColumns, row, job.key_head, job.batch);
+        ptx::bulk_commit();
+        ptx::bulk_wait_read<0>();
+      }
+    } else {
+      // The copy engine would write into the next document.
+      tile::copy_rows<32>(to.data + job.batch * to.at.batch + job.key_head * to.at.head +
+                              static_cast<std::int64_t>(row) * to.at.row,
+                          to.at.row, tile, count, p.d);
     }
-  } else {
-    // The copy engine would write into the next document.
-    tile::copy_rows<tile::kWarpgroup>(to.data + job.batch * to.at.batch +
-                                          job.key_head * to.at.head +
-                                          static_cast<std::int64_t>(row) * to.at.row,
-                                      to.at.row, out, count, p.d);
+    __syncwarp();
+    if (tile::lane() == 0) {
+      if (empty) {
+        ptx::mbarrier_arrive(which == 0 ? &shared.k_ring.empty[0] : &shared.v_ring.empty[0], 4);
+      } else if (which == 0) {
+        ptx::mbarrier_arrive(&shared.do_ring.empty[stage], 4 * kWideGroups);
+      } else {  // the warpgroup that makes P released Q itself
+        ptx::mbarrier_arrive(&shared.q_ring.empty[stage], 4);
+      }
+    }
+    jobs.release(shared.jobs);
   }
-  tile::sync_warpgroup(barrier);
+  if (tile::lane() == 0) ptx::bulk_wait<0>();
 }
 
 template <class Element>
 __device__ void consume_wide_values(WideKeysShared<Element>& shared, const BackwardParams& p) {
   using Shared = WideKeysShared<Element>;
-  constexpr int kRows = Shared::kRows, kBarrier = 1;
+  constexpr int kRows = Shared::kRows;
   tile::RingPlace<2> jobs, place, do_place;
   tile::RingPlace<1> key_place;
   tile::Fragment<kWide> dv;
@@ -185,12 +227,14 @@ __device__ void consume_wide_values(WideKeysShared<Element>& shared, const Backw
     if (at.more()) {
       score();
       tile::wait_products<0>();
+      if (at.left == 1) key_place.release(shared.k_ring);
       probabilities();
       tile::pack<Element>(packed, s);
       for (at.next(job, p.group); at.more(); at.next(job, p.group)) {
         score();
         accumulate();
         tile::wait_products<1>();
+        if (at.left == 1) key_place.release(shared.k_ring);
         probabilities();
         tile::wait_products<0>();
         free_do();
@@ -198,19 +242,22 @@ __device__ void consume_wide_values(WideKeysShared<Element>& shared, const Backw
       }
       accumulate();
       tile::wait_products<0>();
-      free_do();
+      do_place.next();
+      // The other warpgroup has its last scores too.
+      ptx::named_barrier_sync(kLastScores, kWideGroups * tile::kWarpgroup);
+    } else {
+      tile::sync_warpgroup(kValues);
     }
-    store_wide_keys<Element>(shared.k, dv, p.dv_out, p, job, kBarrier);
-    key_place.release(shared.k_ring);
+    leave_wide_keys<Element>(shared.result(0, job.count == 0, (do_place.count - 1) % 2), dv,
+                             &shared.results[0][jobs.stage()]);
     jobs.release(shared.jobs);
   }
-  if (tile::group_thread() == 0) ptx::bulk_wait<0>();
 }
 
 template <class Element>
 __device__ void consume_wide_keys(WideKeysShared<Element>& shared, const BackwardParams& p) {
   using Shared = WideKeysShared<Element>;
-  constexpr int kRows = Shared::kRows, kBarrier = 2;
+  constexpr int kRows = Shared::kRows;
   tile::RingPlace<2> jobs, place, do_place;
   tile::RingPlace<1> key_place;
   tile::Fragment<kWide> dk;
@@ -231,12 +278,18 @@ __device__ void consume_wide_keys(WideKeysShared<Element>& shared, const Backwar
       tile::end_group();
     };
     const auto gradients = [&] {
-      do_place.release(shared.do_ring);
+      const bool last = at.left == 1;
+      if (last) {
+        key_place.release(shared.v_ring);
+      } else {
+        do_place.release(shared.do_ring);
+      }
       do_place.next();
       const StepStats<kRows>& stats = shared.stats[tile::uniform(place.stage())];
       const Step<kRows> step{p, job, stats, at.head, at.tile, job.key};
       place.wait_full(shared.q_ring);
       place.wait_full(shared.p_ring);
+      if (last) ptx::named_barrier_arrive(kLastScores, kWideGroups * tile::kWarpgroup);
       const auto& from = shared.p[place.stage()];
       tile::Fragment<kRows> probabilities;
 #pragma unroll
@@ -277,14 +330,14 @@ __device__ void consume_wide_keys(WideKeysShared<Element>& shared, const Backwar
       }
       accumulate();
       tile::wait_products<0>();
-      free_q();
+      place.next();
     }
+    tile::sync_warpgroup(kKeysDone);
     dk.scale(p.scale);
-    store_wide_keys<Element>(shared.v, dk, p.dk_out, p, job, kBarrier);
-    key_place.release(shared.v_ring);
+    leave_wide_keys<Element>(shared.result(1, job.count == 0, (place.count - 1) % 2), dk,
+                             &shared.results[1][jobs.stage()]);
     jobs.release(shared.jobs);
   }
-  if (tile::group_thread() == 0) ptx::bulk_wait<0>();
 }
 
 template <class Element>
@@ -295,7 +348,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&p.q, &p.k, &p.v, &p.d_o, &p.dk_out.map, &p.dv_out.map})
       ptx::prefetch_tensor_map(map);
-    shared.jobs.init(1, 4 * kWideGroups + 1);
+    shared.jobs.init(1, 4 * kWideGroups + 3);
+    for (auto& which : shared.results)
+      for (std::uint64_t& full : which) ptx::mbarrier_init(&full, 4);
     shared.q_ring.init(1, 4 * kWideGroups);
     shared.do_ring.init(1, 4 * kWideGroups);
     shared.p_ring.init(4, 4);
@@ -305,12 +360,20 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     ptx::mbarrier_init(&shared.want, 1);
     ptx::mbarrier_init_fence();
   }
+  ptx::wait_for_last();
+  ptx::let_next_start();
   __syncthreads();
   const int warpgroup = tile::block_warpgroup();
   if (warpgroup == 0) {
     ptx::shrink_registers<kWideFeeder>();
-    if (tile::block_warp() == 0) produce_wide_keys<Element>(shared, p);
-    if (tile::block_warp() == 1) schedule_keys<BackwardTiles<kWide>>(shared, p);
+    const int warp = tile::block_warp();
+    if (warp == 0) {
+      produce_wide_keys<Element>(shared, p);
+    } else if (warp == 1) {
+      schedule_keys<BackwardTiles<kWide>>(shared, p, [](const KeyJob&, std::uint32_t) {});
+    } else {
+      write_wide_keys<Element>(shared, p, warp - 2);
+    }
   } else if (warpgroup == 1) {
     ptx::grow_registers<kWideConsumer>();
     consume_wide_values<Element>(shared, p);

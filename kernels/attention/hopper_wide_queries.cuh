@@ -7,7 +7,7 @@
 //   consumer  for each tile: dQ += dS K of the tile before, S = Q Kᵀ and dP = dO Vᵀ are queued; P
 //             beside dP; dS = P (dP - D)
 //
-// dQ leaves through Q's tile.
+// dQ leaves through dO's tile: the next job's Q comes meanwhile.
 #pragma once
 
 #include "kernels/attention/document_loader.cuh"
@@ -29,7 +29,7 @@ struct WideQueriesShared {
   QueryJob job[kQueryJobs];  // each sees some key
   tile::RingBarriers<kQueryJobs> jobs;
   tile::RingBarriers<2> k_ring;
-  tile::RingBarriers<1> q_ring[kWideGroups], v_ring;
+  tile::RingBarriers<1> q_ring[kWideGroups], do_ring[kWideGroups], v_ring;
   std::uint64_t patch;  // a tile that the producer still has to clear the tail of
 };
 
@@ -66,11 +66,19 @@ __device__ void produce_wide_queries(WideQueriesShared<Element>& shared, const B
       // Rows past a document have p = 0 by their offsets, and harm no other row.
       const tile::RowsAt rows{job.at.q_begin + job.row + 64 * group, job.head, job.batch};
       std::uint64_t* full = &shared.q_ring[group].full[0];
-      ptx::mbarrier_arrive_expect(full, 2 * Shared::Rows::kBytes);
+      ptx::mbarrier_arrive_expect(full, Shared::Rows::kBytes);
       tile::load_tile<64>(shared.q[group], &p.q, rows, full);
-      tile::load_tile<64>(shared.d_o[group], &p.d_o, rows, full);
     }
     load_v();
+#pragma unroll 1
+    for (int group = 0; group < kWideGroups; ++group) {
+      tile::RingPlace<1>{jobs.count}.wait_empty(shared.do_ring[group]);
+      if (!leader) continue;
+      const tile::RowsAt rows{job.at.q_begin + job.row + 64 * group, job.head, job.batch};
+      std::uint64_t* full = &shared.do_ring[group].full[0];
+      ptx::mbarrier_arrive_expect(full, Shared::Rows::kBytes);
+      tile::load_tile<64>(shared.d_o[group], &p.d_o, rows, full);
+    }
     for (int left = job.tiles - 1; left > 0; --left) {
       if (left == 2) release_before(shared.jobs, jobs);
       load_k();
@@ -170,12 +178,14 @@ __device__ void consume_wide_queries(WideQueriesShared<Element>& shared, const B
       free_values();
       free_keys();
     };
+    const tile::RingPlace<1> q_place{jobs.count};
     const auto score = [&] {
       const tile::RingPlace<2> place{scored};
       place.wait_full(shared.k_ring);
       tile::begin_products();
       tile::multiply_rows(s, shared.q[group], 0, shared.k[tile::uniform(place.stage())]);
       tile::end_group();
+      q_place.wait_full(shared.do_ring[group]);
       tile::RingPlace<1>{scored}.wait_full(shared.v_ring);
       tile::begin_products();
       tile::multiply_rows(dp, shared.d_o[group], 0, shared.v[0]);
@@ -188,7 +198,6 @@ __device__ void consume_wide_queries(WideQueriesShared<Element>& shared, const B
     };
 
     for (; n > end && n > seen.last; --n) pass();
-    const tile::RingPlace<1> q_place{jobs.count};
     q_place.wait_full(shared.q_ring[group]);
     if (seen.first <= seen.last) {
       RowStats stats;
@@ -224,8 +233,9 @@ __device__ void consume_wide_queries(WideQueriesShared<Element>& shared, const B
       accumulate();
       tile::wait_products<0>();
       free_keys();
+      q_place.release(shared.q_ring[group]);
 
-      auto& out = shared.q[group];
+      auto& out = shared.d_o[group];
       const int count = job.at.q_count - row;
       dq.scale(p.scale);
       tile::Packed<kWide> rounded;
@@ -253,7 +263,11 @@ __device__ void consume_wide_queries(WideQueriesShared<Element>& shared, const B
       tile::sync_warpgroup(barrier);
     }
     for (; n > end; --n) pass();
-    q_place.release(shared.q_ring[group]);
+    if (job.seen[group].first > job.seen[group].last) {
+      q_place.wait_full(shared.do_ring[group]);
+      q_place.release(shared.q_ring[group]);
+    }
+    q_place.release(shared.do_ring[group]);
     jobs.release(shared.jobs);
   }
   if (tile::group_thread() == 0) ptx::bulk_wait<0>();
@@ -269,11 +283,13 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       ptx::prefetch_tensor_map(map);
     shared.jobs.init(1, 4 * kWideGroups + 1);
     for (auto& ring : shared.q_ring) ring.init(1, 4);
+    for (auto& ring : shared.do_ring) ring.init(1, 4);
     shared.k_ring.init(1, 4 * kWideGroups);
     shared.v_ring.init(1, 4 * kWideGroups);
     ptx::mbarrier_init(&shared.patch, 1);
     ptx::mbarrier_init_fence();
   }
+  ptx::wait_for_last();
   __syncthreads();
   const int warpgroup = tile::block_warpgroup();
   if (warpgroup == 0) {
@@ -301,10 +317,12 @@ void launch_hopper_wide_backward(const BackwardParams& params, int blocks, CUstr
     tile::check(cudaMemsetAsync(params.next_job, 0, 2 * sizeof(*params.next_job), stream));
   }
   if (params.seq_k == 0) return;
-  tile::launch(hopper_wide_keys<Element>, {blocks, kWideThreads, kKeysBytes}, stream, params);
+  const bool early = begins_early(params, blocks);
+  tile::launch(hopper_wide_keys<Element>, {blocks, kWideThreads, kKeysBytes, 1, early}, stream,
+               params);
   if (rows.blocks > 0)
-    tile::launch(hopper_wide_queries<Element>, {blocks, kWideThreads, kQueriesBytes}, stream,
-                 params);
+    tile::launch(hopper_wide_queries<Element>, {blocks, kWideThreads, kQueriesBytes, 1, early},
+                 stream, params);
 }
 
 }  // namespace tilefold::attention

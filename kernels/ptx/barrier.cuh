@@ -30,6 +30,12 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier) {
                : "memory");
 }
 
+__device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier, std::uint32_t times) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(times)
+               : "memory");
+}
+
 // Arrives, and makes the phase wait for this many more bytes of bulk copies.
 __device__ __forceinline__ void mbarrier_arrive_expect(std::uint64_t* barrier,
                                                        std::uint32_t bytes) {

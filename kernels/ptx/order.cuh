@@ -5,15 +5,11 @@
 
 namespace tilefold::ptx {
 
-__device__ __forceinline__ std::uint32_t load_relaxed(const std::uint32_t* counter) {
+// What was written before a value that this returns was released is visible after.
+__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* counter) {
   std::uint32_t value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
   return value;
-}
-
-// After a relaxed load that saw a released value: what was written before it is visible.
-__device__ __forceinline__ void fence_acquire_release() {
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
 __device__ __forceinline__ void store_release(std::uint32_t* counter, std::uint32_t value) {

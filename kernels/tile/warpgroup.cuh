@@ -1,6 +1,8 @@
 // Who a thread is: a block is warpgroups of four warps, each a role of its own.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/ptx/barrier.cuh"
 
 namespace tilefold::tile {
@@ -33,6 +35,11 @@ __device__ __forceinline__ int lane_here() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread % 32;
+}
+// The same value to others, a new one to the compiler: what is made of it is not kept from before.
+__device__ __forceinline__ std::uint32_t anew(std::uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 __device__ __forceinline__ int group_thread() { return static_cast<int>(threadIdx.x % kWarpgroup); }
 

@@ -146,15 +146,17 @@ TEST_CASE("few query tiles: parts of the keys, in every number of them") {
   Gpu gpu = gpu_or_skip();
   if (!gpu) return;
   // On Hopper clusters of 16, 16, 8, 4, 2, 1, 1 blocks; tiles of 64 rows, but 128 where heads are
-  // wide and parts long.
+  // wide and parts long. The last two, without a mask and d to 64: 128 rows by three warpgroups.
   for (const auto& [queries, keys, heads] :
-       std::array<std::array<std::int64_t, 3>, 7>{{{60, 2100, 2},
+       std::array<std::array<std::int64_t, 3>, 9>{{{60, 2100, 2},
                                                    {130, 5000, 2},
                                                    {200, 1030, 3},
                                                    {500, 600, 2},
                                                    {700, 700, 4},
                                                    {1000, 120, 8},
-                                                   {2000, 300, 4}}})
+                                                   {2000, 300, 4},
+                                                   {2000, 300, 5},
+                                                   {1500, 900, 6}}})
     for (const std::int64_t d : {40, 64, 128})
       for (const int option : {0, 1, 4, 6}) {
         Problem p = problem(d == 40 ? split : automatic, {1, queries, keys, heads, heads, d},
