@@ -231,7 +231,7 @@ void save_checkpoint(const std::string& path, Session& s, const ResumePoint& at,
   file.set("consumed", at.consumed);
   file.set("seed", s.config.run.seed);
   HostArrays arrays(s.context());
-  HostBatch host(*s.device, micro * s.config.model.context, s.data->packed());
+  HostBatch host(*s.device, micro * s.config.model.context, micro * s.data->most_documents());
   for (const Parameter& p : s.run.model->parameters())
     for (const StateArray& array : kState) {
       const std::string name = array_name(array.group, p);

@@ -12,7 +12,7 @@ Evaluator::Evaluator(Communicator& comm, const Dataset& data, const RunPlan& run
       arena_(arena),
       ctx_(ctx),
       batch_(batch),
-      host_(ctx.device, batch * data.context(), data.packed()) {
+      host_(ctx.device, batch * data.context(), batch * data.most_documents()) {
   const auto tokens = static_cast<std::size_t>(batch * data.context());
   losses_.resize(tokens);
   predictions_.resize(tokens);

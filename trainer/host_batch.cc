@@ -1,9 +1,11 @@
 #include "trainer/host_batch.h"
 
+#include "base/error.h"
+
 namespace tilefold {
 
-HostBatch::HostBatch(Device& device, std::int64_t tokens, bool packed) {
-  const std::int64_t offsets = packed ? tokens + 1 : 0;
+HostBatch::HostBatch(Device& device, std::int64_t tokens, std::int64_t documents) {
+  const std::int64_t offsets = documents > 0 ? documents + 1 : 0;
   const auto count = static_cast<std::size_t>(tokens);
   memory_ = device.allocate_host(8 * offsets + 3 * 4 * tokens);
   auto* cu_seqlens = reinterpret_cast<std::int64_t*>(memory_->data());  // first: 8-byte aligned
@@ -15,6 +17,7 @@ HostBatch::HostBatch(Device& device, std::int64_t tokens, bool packed) {
 }
 
 Tensor upload(Context ctx, const Tensor& whole, const void* from, std::int64_t count) {
+  expect(count <= whole.numel(), "an upload of more than was planned");
   const Tensor part(whole.data, whole.dtype, {count});
   ctx.device.copy_to_device(ctx.stream, part.data, from, part.bytes());
   return part;
@@ -32,8 +35,13 @@ Batch HostBatch::upload(Context ctx, const Arena& arena, const Model::Inputs& in
   batch.tokens = send(inputs.tokens, arrays_.tokens.data(), tokens);
   batch.targets = send(inputs.targets, arrays_.targets.data(), tokens);
   batch.positions = send(inputs.positions, arrays_.positions.data(), tokens);
-  if (info.documents > 0)
+  if (info.documents > 0) {
+    const bool packed = inputs.cu_seqlens != kNoTensor;
+    const std::int64_t planned = packed ? arena.tensor(inputs.cu_seqlens).numel() - 1 : 0;
+    require(info.documents <= planned, "batch has ", info.documents, " documents; planned: 0 to ",
+            planned);
     batch.cu_seqlens = send(inputs.cu_seqlens, arrays_.cu_seqlens.data(), info.documents + 1);
+  }
   batch.max_document = info.max_document;
   return batch;
 }

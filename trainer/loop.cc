@@ -34,7 +34,7 @@ double seconds() {
   return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
 
-// Planned for the largest of several uses, or for as many documents as there are tokens.
+// Planned for the largest of several uses, or for the most documents that samples have.
 bool upper_bound(const std::string& name) {
   return name.ends_with("workspace") || name.ends_with("/cu_seqlens");
 }
@@ -262,8 +262,8 @@ class Loop {
     if (!lead()) return;
     const Plan& plan = session_->run.plan;
     write_file_atomically(directory_.memory(), memory_json(plan, measured));
-    const auto naive =
-        plan_naive_training(session_->config, session_->device->info(), comm_.size());
+    const auto naive = plan_naive_training(session_->config, session_->device->info(), comm_.size(),
+                                           session_->data->most_documents());
     fmt::print("{}", memory_table(plan, naive ? &naive->plan : nullptr, measured));
     for (const std::string& name : untouched)
       if (!upper_bound(name)) fmt::print("planned and never written: {}\n", name);

@@ -9,11 +9,11 @@ namespace {
 
 constexpr std::int64_t kGuardBytes = 256;  // behind every tensor, when memory.check watches them
 
-PhaseShape shape_of(const Config& config, std::int64_t samples) {
+PhaseShape shape_of(const Config& config, std::int64_t samples, std::int64_t documents) {
   PhaseShape shape;
   shape.samples = samples;
   shape.seq = config.model.context;
-  shape.packed = config.data.end_of_document >= 0;
+  shape.documents = documents;
   return shape;
 }
 
@@ -37,7 +37,8 @@ BatchSplit split_batch(const TrainConfig& train, int world) {
   return split;
 }
 
-RunPlan plan_training(const Config& config, const DeviceInfo& device, int world) {
+RunPlan plan_training(const Config& config, const DeviceInfo& device, int world,
+                      std::int64_t most_documents) {
   const BatchSplit split = split_batch(config.train, world);
   RunPlan run;
   run.model = std::make_unique<Model>(config.model, config.attention, device);
@@ -48,7 +49,7 @@ RunPlan plan_training(const Config& config, const DeviceInfo& device, int world)
   run.grad_square_sum =
       builder.persistent("step", "grad_square_sum", {1}, DType::f64, Kind::optimizer);
 
-  PhaseShape shape = shape_of(config, split.micro);
+  PhaseShape shape = shape_of(config, split.micro, split.micro * most_documents);
   run.model->declare_train(builder, shape);
   shape.row_constants = config.checkpoint.row_constants;
   run.model->declare_eval(builder, shape);
@@ -67,12 +68,13 @@ RunPlan plan_training(const Config& config, const DeviceInfo& device, int world)
   return run;
 }
 
-RunPlan plan_evaluation(const Config& config, const DeviceInfo& device, std::int64_t samples) {
+RunPlan plan_evaluation(const Config& config, const DeviceInfo& device, std::int64_t samples,
+                        std::int64_t documents) {
   RunPlan run;
   run.model = std::make_unique<Model>(config.model, config.attention, device);
   PlanBuilder builder;
   run.model->declare_weights(builder, false);
-  PhaseShape shape = shape_of(config, samples);
+  PhaseShape shape = shape_of(config, samples, documents);
   shape.row_constants = config.checkpoint.row_constants;
   run.model->declare_eval(builder, shape);
   run.plan = builder.build();
@@ -96,9 +98,9 @@ Config with_naive_attention(Config config) {
 }
 
 std::optional<RunPlan> plan_naive_training(const Config& config, const DeviceInfo& device,
-                                           int world) {
+                                           int world, std::int64_t most_documents) {
   try {
-    return plan_training(with_naive_attention(config), device, world);
+    return plan_training(with_naive_attention(config), device, world, most_documents);
   } catch (const UsageError&) {
     return {};
   }

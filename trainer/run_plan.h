@@ -1,5 +1,5 @@
-// Everything a run will hold in memory, from its config alone: the model's tensors and what the
-// step around it needs. No device is touched.
+// Everything a run will hold in memory, from its config and the most documents that its data has in
+// a sample: the model's tensors and what the step around it needs. No device is touched.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +35,13 @@ struct RunPlan {
 };
 
 // Training: train, eval and update phases. REQUIRES: model.vocab and every other size that 0 leaves
-// open is resolved.
-RunPlan plan_training(const Config& config, const DeviceInfo& device, int world);
-// Weights and an eval phase of `samples` sequences.
-RunPlan plan_evaluation(const Config& config, const DeviceInfo& device, std::int64_t samples);
+// open is resolved. `most_documents`: of a sample, as Dataset's; 0: not packed.
+RunPlan plan_training(const Config& config, const DeviceInfo& device, int world,
+                      std::int64_t most_documents);
+// Weights and an eval phase of `samples` sequences with `documents` documents in all; 0: not
+// packed.
+RunPlan plan_evaluation(const Config& config, const DeviceInfo& device, std::int64_t samples,
+                        std::int64_t documents);
 // Weights and the phase of generation with a cache of `cache_length` positions.
 RunPlan plan_generation(const Config& config, const DeviceInfo& device, std::int64_t samples,
                         std::int64_t cache_length);
@@ -48,6 +51,6 @@ Config with_naive_attention(Config config);
 // plan_training of that; nothing where the scores are larger than every memory, or the device has
 // no such attention.
 std::optional<RunPlan> plan_naive_training(const Config& config, const DeviceInfo& device,
-                                           int world);
+                                           int world, std::int64_t most_documents);
 
 }  // namespace tilefold

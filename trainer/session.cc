@@ -29,7 +29,7 @@ std::unique_ptr<Session> open_training(const Config& config, const Communicator&
   s.stream = s.device->make_stream();
   s.data = open_dataset(config);
   s.config = resolve(config, *s.data);
-  s.run = plan_training(s.config, s.device->info(), comm.size());
+  s.run = plan_training(s.config, s.device->info(), comm.size(), s.data->most_documents());
   s.shard = {.rank = s.run.shards > 1 ? comm.rank() : 0, .of = s.run.shards};
   s.before = resident_memory();
   s.device_used_before = s.device->used_bytes();

@@ -85,7 +85,7 @@ void TrainStep::own_part(AdamWParameter& parameter, const Tensor& grad, const Te
 TrainStep::Outgoing TrainStep::open_outgoing(const Config& config, const Communicator& comm,
                                              const Dataset& data, Device& device) {
   const std::int64_t micro = split_batch(config.train, comm.size()).micro;
-  return {.batch = HostBatch(device, micro * config.model.context, data.packed()),
+  return {.batch = HostBatch(device, micro * config.model.context, micro * data.most_documents()),
           .state = device.allocate_host(sizeof(StepState)),
           .read = device.make_event()};
 }

@@ -60,7 +60,13 @@ LayerAgreement compare_layer(const CheckpointReader& file, int layer, const Tens
                  to_vector<T>(m, ctx), to_vector<T>(l, ctx), tolerance);
 }
 
-// The saved batch into the host's arrays.
+// Documents of the saved batch; 0: not packed.
+std::int64_t saved_documents(const CheckpointReader& file) {
+  if (!file.has("row_constants/cu_seqlens")) return 0;
+  return file.info("row_constants/cu_seqlens").shape.numel() - 1;
+}
+
+// The saved batch into the host's arrays, which have room for just its documents.
 BatchInfo read_batch(const CheckpointReader& file, std::int64_t samples, std::int64_t context,
                      const BatchArrays& to) {
   const std::int64_t tokens = samples * context;
@@ -73,10 +79,10 @@ BatchInfo read_batch(const CheckpointReader& file, std::int64_t samples, std::in
   BatchInfo info;
   info.samples = samples;
   info.max_document = context;
-  if (!file.has("row_constants/cu_seqlens")) return info;
-  const Shape shape = file.info("row_constants/cu_seqlens").shape;
-  file.read("row_constants/cu_seqlens", Tensor(to.cu_seqlens.data(), DType::i64, shape));
-  info.documents = shape.numel() - 1;
+  info.documents = std::max<std::int64_t>(std::ssize(to.cu_seqlens) - 1, 0);
+  if (info.documents == 0) return info;
+  file.read("row_constants/cu_seqlens",
+            Tensor(to.cu_seqlens.data(), DType::i64, {info.documents + 1}));
   info.max_document = 0;
   for (std::int64_t x = 0; x < info.documents; ++x) {
     const auto i = static_cast<std::size_t>(x);
@@ -98,10 +104,11 @@ std::vector<LayerAgreement> verify_checkpoint(const CheckpointReader& file,
   const std::unique_ptr<Stream> stream = device->make_stream();
   const Context ctx{*device, *stream};
   const std::int64_t samples = file.number("row_constants_samples");
-  const RunPlan run = plan_evaluation(config, device->info(), samples);
+  const std::int64_t documents = saved_documents(file);
+  const RunPlan run = plan_evaluation(config, device->info(), samples, documents);
   Arena arena(*device, run.plan, device->free_bytes());
   load_weights(file, run, arena, ctx);
-  HostBatch host(*device, samples * config.model.context, config.data.end_of_document >= 0);
+  HostBatch host(*device, samples * config.model.context, documents);
   const BatchInfo info = read_batch(file, samples, config.model.context, host.arrays());
   const Batch batch = host.upload(ctx, arena, run.model->eval_inputs(), info, config.model.context);
   run.model->evaluate(ctx, arena, batch);

@@ -61,7 +61,10 @@ class Harness {
       : device(open_cpu_device(options.threads)),
         stream(device->make_stream()),
         model(config, options.attention, device->info()),
-        shape{options.samples, options.seq, options.packed, options.row_constants} {
+        shape{.samples = options.samples,
+              .seq = options.seq,
+              .documents = options.packed ? 3 * options.samples : 0,
+              .row_constants = options.row_constants} {
     PlanBuilder builder;
     model.declare_weights(builder, true);
     model.declare_train(builder, shape);
@@ -107,7 +110,7 @@ class Harness {
     }
     targets[1] = -1;
     cu_seqlens.clear();
-    if (!shape.packed) return;
+    if (shape.documents == 0) return;
     // Documents of 3 and the rest of each sample; an empty one between.
     cu_seqlens.push_back(0);
     for (std::int64_t s = 0; s < shape.samples; ++s) {
@@ -134,7 +137,7 @@ class Harness {
     b.tokens = copy(inputs.tokens, tokens);
     b.targets = copy(inputs.targets, targets);
     b.positions = copy(inputs.positions, positions);
-    if (shape.packed) {
+    if (shape.documents > 0) {
       const Tensor t = arena->tensor(inputs.cu_seqlens).sliced(0, 0, 1 + 3 * samples);
       std::memcpy(t.data, cu_seqlens.data(), static_cast<std::size_t>(t.bytes()));
       b.cu_seqlens = t;

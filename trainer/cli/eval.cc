@@ -58,7 +58,7 @@ void run(const EvalCommand& options) {
   const std::vector<RankGpu> gpus = assign_gpus(*comm, config.run.device);
   together(*comm, [&] {
     s.device = open_device(config.run.device, gpu_of(gpus, *comm),
-                                 threads_of(config.run, comm->local_size()));
+                           threads_of(config.run, comm->local_size()));
     s.stream = s.device->make_stream();
     const Vocabulary trained = Vocabulary::parse(file->text("vocabulary"));
     s.data = open_dataset(config, &trained);
@@ -66,7 +66,7 @@ void run(const EvalCommand& options) {
     samples = evaluation_samples(s.config.train, *s.data);
     require(samples > 0, "data: the validation split has no sample to evaluate");
     batch = std::min(options.batch > 0 ? options.batch : s.config.train.micro_batch, samples);
-    s.run = plan_evaluation(s.config, s.device->info(), batch);
+    s.run = plan_evaluation(s.config, s.device->info(), batch, batch * s.data->most_documents());
     s.arena =
         std::make_unique<Arena>(*s.device, s.run.plan, memory_limit(s.config, *s.device, *comm));
     load_weights(*file, s.run, *s.arena, s.context());

@@ -26,11 +26,16 @@ BatchInfo fill_batch(const Dataset& data, Split split, std::int64_t first, std::
   info.max_document = data.context();
   if (!data.packed()) return info;
 
-  expect(out.cu_seqlens.size() > tokens, "cu_seqlens is smaller than tokens + 1");
   info.max_document = 0;
   std::size_t documents = 0;
   for (std::size_t t = 0; t < tokens; ++t) {
-    if (out.positions[t] == 0) out.cu_seqlens[documents++] = static_cast<std::int64_t>(t);
+    if (out.positions[t] == 0) {
+      require(documents + 1 < out.cu_seqlens.size(), "data: ", count, " samples from number ",
+              first, " on have more documents than the ",
+              std::max<std::ptrdiff_t>(std::ssize(out.cu_seqlens) - 1, 0),
+              " there is room for; its files must not change after they were opened: start again");
+      out.cu_seqlens[documents++] = static_cast<std::int64_t>(t);
+    }
     info.max_document = std::max<std::int64_t>(info.max_document, out.positions[t] + 1);
   }
   out.cu_seqlens[documents] = static_cast<std::int64_t>(tokens);

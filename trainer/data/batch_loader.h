@@ -19,7 +19,7 @@ struct BatchArrays {
   std::span<std::int32_t> tokens;      // [samples * context]
   std::span<std::int32_t> targets;     // [samples * context], -1: not scored
   std::span<std::int32_t> positions;   // [samples * context]
-  std::span<std::int64_t> cu_seqlens;  // [samples * context + 1]; unused unless packed
+  std::span<std::int64_t> cu_seqlens;  // [documents + 1], the most; unused unless packed
 };
 
 // What was written.
@@ -32,7 +32,9 @@ struct BatchInfo {
 };
 
 // Samples first .. first + count - 1 of a split, row after row. `row` becomes first_sample.
-// Documents: cu_seqlens is [0, end of the first document, ..., count * context].
+// Documents: cu_seqlens is [0, end of the first document, ..., count * context]. Throws Error if
+// the samples have more of them than cu_seqlens has room for: samples * Dataset::most_documents()
+// are enough.
 BatchInfo fill_batch(const Dataset& data, Split split, std::int64_t first, std::int64_t count,
                      std::int64_t row, const BatchArrays& out);
 

@@ -33,8 +33,11 @@ class Dataset {
 
   virtual const Vocabulary& vocabulary() const = 0;
   virtual std::int64_t context() const = 0;
+  // The most documents that any sample of either split holds; 0: samples are not cut into
+  // documents.
+  virtual std::int64_t most_documents() const = 0;
   // Samples hold several documents: positions of 0 mark where each starts.
-  virtual bool packed() const = 0;
+  bool packed() const { return most_documents() > 0; }
   // The score tells whether the context is used, so accuracy is worth reporting (copy, recall).
   virtual bool task() const = 0;
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "trainer/data/permutation.h"
@@ -19,6 +21,42 @@ StreamDataset::StreamDataset(Vocabulary vocabulary, TokenRange train, TokenRange
       end_of_document_(end_of_document),
       seed_(seed) {
   expect(context_ > 0 && train_.size() >= 2, "a stream needs a context and two tokens");
+  if (end_of_document_ >= 0)
+    most_documents_ = std::max(count_documents(train_), count_documents(validation_));
+}
+
+// On the circle documents start at place 0, behind the last input and behind each end id. The
+// sample from place w on holds the document at w and each that starts at w + 1 .. w + context - 1,
+// and w is any place: offset and window reach all of them. (Validation takes some of these
+// samples.)
+std::int64_t StreamDataset::count_documents(const TokenRange& range) const {
+  const std::int64_t inputs = range.size() - 1, places = windows(range) * context_;
+  if (inputs < 1) return 0;
+  std::deque<std::int64_t> near;  // starts in the last context - 1 places, up to the newest
+  std::size_t most = 0;
+  const auto start = [&](std::int64_t place) {
+    if (!near.empty() && near.back() == place) return;
+    near.push_back(place);
+    while (!near.empty() && near.front() <= place - (context_ - 1)) near.pop_front();
+    most = std::max(most, near.size());
+  };
+  std::vector<std::int32_t> piece(std::size_t{1} << 16);
+  const auto walk = [&](std::int64_t turn, std::int64_t end) {  // places 0 .. end - 1 of the circle
+    start(turn);
+    for (std::int64_t at = 0; at < std::min(inputs, end);) {
+      const auto count = std::min<std::int64_t>(std::min(inputs, end) - at, std::ssize(piece));
+      const auto tokens = std::span(piece).first(static_cast<std::size_t>(count));
+      range.source->read(range.begin + at, tokens);
+      for (auto i = tokens.begin();
+           (i = std::find(i, tokens.end(), end_of_document_)) != tokens.end();)
+        start(turn + at + (++i - tokens.begin()));
+      at += count;
+    }
+    if (inputs < end) start(turn + inputs);
+  };
+  walk(0, places);
+  walk(places, context_);  // samples across the seam
+  return 1 + static_cast<std::int64_t>(most);
 }
 
 std::int64_t StreamDataset::windows(const TokenRange& range) const {

@@ -17,7 +17,8 @@
 //
 // With an end-of-document id the stream falls into documents, each ending with that id. Positions
 // restart behind it, at the seam of the circle and at empty places. The id is a target of its own
-// document; what follows it is no target.
+// document; what follows it is no target. The most documents of a sample are counted once, over all
+// offsets that an epoch may draw, by reading the stream from end to end.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ class StreamDataset : public Dataset {
 
   const Vocabulary& vocabulary() const override { return vocabulary_; }
   std::int64_t context() const override { return context_; }
-  bool packed() const override { return end_of_document_ >= 0; }
+  std::int64_t most_documents() const override { return most_documents_; }
   bool task() const override { return false; }
   std::int64_t epoch_samples() const override { return windows(train_); }
   std::int64_t validation_samples() const override { return windows(validation_); }
@@ -60,6 +61,7 @@ class StreamDataset : public Dataset {
   };
 
   std::int64_t windows(const TokenRange& range) const;
+  std::int64_t count_documents(const TokenRange& range) const;
   Window window(Split split, std::int64_t index) const;
   const TokenRange& range(Split split) const {
     return split == Split::train ? train_ : validation_;
@@ -69,6 +71,7 @@ class StreamDataset : public Dataset {
   TokenRange train_, validation_;
   std::int64_t context_, end_of_document_;
   std::uint64_t seed_;
+  std::int64_t most_documents_ = 0;
 };
 
 }  // namespace tilefold

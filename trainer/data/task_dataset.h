@@ -30,7 +30,7 @@ class TaskDataset : public Dataset {
 
   const Vocabulary& vocabulary() const override { return vocabulary_; }
   std::int64_t context() const override { return context_; }
-  bool packed() const override { return false; }
+  std::int64_t most_documents() const override { return 0; }
   bool task() const override { return true; }
   std::int64_t epoch_samples() const override { return samples_; }
   std::int64_t validation_samples() const override;

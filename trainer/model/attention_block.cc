@@ -157,7 +157,7 @@ void declare_attention(Declaration& d, int layer) {
   const int branch_backward = layer > 0 ? time.mlp_backward(layer - 1) : backward;
   t.norm = declare_norm(d, name, now, backward, branch_backward);
   t.qkv = d.activation(name, "qkv", s.qkv_width(), now, backward);
-  if (s.strategy == AttentionStrategy::naive && d.training() && !d.packed)
+  if (s.strategy == AttentionStrategy::naive && d.training() && d.documents == 0)
     t.probabilities = d.plan.scratch(name, "probabilities", {d.samples, s.heads, d.seq, d.seq},
                                      s.dtype, Kind::saved, now, backward);
   t.o = d.activation(name, "o", s.width, now, backward);

@@ -45,13 +45,14 @@ std::int64_t Declaration::norm_backward_bytes() const {
 AttentionProblem Declaration::attention_problem(std::int64_t of_samples, std::int64_t of_seq,
                                                 bool backward) const {
   AttentionProblem p;
+  const bool packed = documents > 0;
   p.batch = packed ? 1 : of_samples;
   p.seq_q = packed ? of_samples * of_seq : of_seq;
   p.seq_k = purpose == Purpose::generate ? cache_length : p.seq_q;
   p.heads = sizes.heads;
   p.kv_heads = sizes.kv_heads;
   p.d = sizes.d;
-  p.documents = packed ? of_samples * of_seq : 0;  // the most there can be
+  p.documents = documents;  // fewer samples may have as many
   p.max_seq_q = of_seq;
   p.max_seq_k = packed ? of_seq : p.seq_k;
   p.dtype = sizes.dtype;

@@ -41,7 +41,7 @@ void Model::declare_generate(PlanBuilder& plan, std::int64_t samples, std::int64
                   .purpose = Purpose::generate,
                   .samples = samples,
                   .seq = pass == &phase.pass ? cache_length : 1,
-                  .packed = false,
+                  .documents = 0,
                   .row_constants = false,
                   .cache_length = cache_length,
                   .pass = *pass};

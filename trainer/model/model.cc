@@ -36,7 +36,7 @@ Model::Inputs declare_inputs(PlanBuilder& plan, const PhaseShape& shape, bool ta
   inputs.tokens = input("tokens", tokens, DType::i32);
   if (targets) inputs.targets = input("targets", tokens, DType::i32);
   inputs.positions = input("positions", tokens, DType::i32);
-  if (shape.packed) inputs.cu_seqlens = input("cu_seqlens", tokens + 1, DType::i64);
+  if (shape.documents > 0) inputs.cu_seqlens = input("cu_seqlens", shape.documents + 1, DType::i64);
   return inputs;
 }
 
@@ -66,7 +66,7 @@ void Model::declare_train(PlanBuilder& plan, const PhaseShape& shape) {
                 .purpose = Purpose::train,
                 .samples = shape.samples,
                 .seq = shape.seq,
-                .packed = shape.packed,
+                .documents = shape.documents,
                 .row_constants = false,
                 .cache_length = 0,
                 .pass = phase.pass};
@@ -86,7 +86,7 @@ void Model::declare_eval(PlanBuilder& plan, const PhaseShape& shape) {
                 .purpose = Purpose::evaluate,
                 .samples = shape.samples,
                 .seq = shape.seq,
-                .packed = shape.packed,
+                .documents = shape.documents,
                 .row_constants = shape.row_constants,
                 .cache_length = 0,
                 .pass = phase.pass};
@@ -100,8 +100,9 @@ void check_batch(const char* name, const Phase& phase, const Batch& batch) {
               batch.seq <= most.seq,
           name, ": batch has ", batch.samples, " samples of ", batch.seq, " tokens; planned: 1 to ",
           most.samples, " of 1 to ", most.seq);
-  require(!batch.cu_seqlens || most.packed, name,
-          ": batch has packed documents; the phase was planned without");
+  const std::int64_t documents = batch.cu_seqlens ? batch.cu_seqlens.numel() - 1 : 0;
+  require(documents <= most.documents, name, ": batch has ", documents,
+          " packed documents; planned: 0 to ", most.documents);
 }
 
 void forward_to_head(const Run& run, Arena& arena) {

@@ -52,7 +52,7 @@ struct Batch {
 struct PhaseShape {
   std::int64_t samples = 1;  // the largest micro-batch
   std::int64_t seq = 0;
-  bool packed = false;         // documents: cu_seqlens of up to tokens + 1 entries
+  std::int64_t documents = 0;  // the most of a micro-batch, over all its samples; 0: not packed
   bool row_constants = false;  // eval: keep each layer's m and l to the end
 };
 

@@ -120,7 +120,7 @@ struct Declaration {
   const DeviceInfo& device;
   Purpose purpose;
   std::int64_t samples, seq;  // the largest batch
-  bool packed;
+  std::int64_t documents;     // the most of a batch; 0: not packed
   bool row_constants;         // of an evaluation, kept
   std::int64_t cache_length;  // generation
   PassTensors& pass;
