@@ -107,6 +107,27 @@ TEST_CASE("packed batches: offsets over the flattened tokens") {
     CHECK(begin / 16 == (end - 1) / 16);
   }
   CHECK(info.max_document == longest);
+  REQUIRE(info.documents <= 3 * data.most_documents());
+}
+
+TEST_CASE("more documents than there is room for are refused, and nothing is overrun") {
+  const std::vector<std::int32_t> tokens(200, 0);  // every token is a document
+  const auto source = std::make_shared<VectorTokens>(tokens);
+  const StreamDataset data(Vocabulary::tokens(8), {source, 0, 200}, {source, 0, 200}, 16, 0, 1);
+  REQUIRE(data.most_documents() == 16);
+  Arrays arrays(2 * 16);
+  arrays.cu_seqlens.assign(40, -77);
+  BatchArrays view = arrays.view();
+  view.cu_seqlens = view.cu_seqlens.first(33);
+  CHECK(fill_batch(data, Split::train, 0, 2, 0, view).documents == 32);
+  for (const std::size_t room : {32, 2, 1, 0}) {
+    arrays.cu_seqlens.assign(40, -77);
+    view.cu_seqlens = std::span(arrays.cu_seqlens).first(room);
+    CHECK(has(thrown<Error>([&] { fill_batch(data, Split::train, 0, 2, 0, view); }),
+              "more documents than the " + std::to_string(room > 0 ? room - 1 : 0)));
+    CHECK(std::count(arrays.cu_seqlens.begin() + static_cast<std::ptrdiff_t>(room),
+                     arrays.cu_seqlens.end(), -77) == 40 - static_cast<std::ptrdiff_t>(room));
+  }
 }
 
 // Losses that depend on the token alone, so that the sum over the split is known.

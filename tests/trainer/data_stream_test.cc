@@ -1,4 +1,6 @@
 // Windows over a stream: every target once an epoch, at changing positions; documents.
+#include <random>
+
 #include "tests/catch.h"
 #include "tests/trainer/data_support.h"
 #include "trainer/data/permutation.h"
@@ -159,6 +161,61 @@ TEST_CASE("documents: positions restart and no target crosses an end") {
     }
     CHECK(total == (split == Split::train ? 3 : 1) * (size - 1 - crossing));
   }
+}
+
+// Positions of 0 in the sample that starts at place w of the circle, from the definition: documents
+// start at the seam, behind the last input and behind each end id among the inputs.
+std::int64_t most_by_hand(const std::vector<std::int32_t>& tokens, std::int64_t context) {
+  const auto inputs = static_cast<std::int64_t>(tokens.size()) - 1;
+  const std::int64_t places = (inputs + context - 1) / context * context;
+  std::int64_t most = 0;
+  for (std::int64_t w = 0; w < places; ++w) {
+    std::int64_t documents = 1;
+    for (std::int64_t i = 1; i < context; ++i) {
+      const std::int64_t place = (w + i) % places;
+      documents += place == 0 || place == inputs ||
+                   (place < inputs && tokens[static_cast<std::size_t>(place - 1)] == 0);
+    }
+    most = std::max(most, documents);
+  }
+  return most;
+}
+
+std::int64_t documents_in(const Filled& sample) {
+  return std::count(sample.positions.begin(), sample.positions.end(), 0);
+}
+
+TEST_CASE("the most documents of a sample: by hand, and of all samples that are drawn") {
+  std::mt19937 random(5);
+  for (const std::int64_t context : {1, 2, 3, 8, 16})
+    for (const std::int64_t size : {2, 3, 8, 9, 16, 17, 18, 33, 50})
+      for (const unsigned every : {1u, 2u, 5u, 20u, 1000000u}) {  // 1: every token ends a document
+        std::vector<std::int32_t> tokens(static_cast<std::size_t>(size));
+        for (std::int32_t& token : tokens) token = random() % every == 0 ? 0 : 1;
+        INFO("context " << context << ", " << size << " tokens, one end in " << every);
+        const auto source = std::make_shared<VectorTokens>(tokens);
+        const TokenRange whole{source, 0, size}, none{source, size, size};
+        const StreamDataset data(Vocabulary::tokens(2), whole, none, context, 0, random());
+        REQUIRE(data.most_documents() == most_by_hand(tokens, context));
+        std::int64_t drawn = 0;  // over epochs enough that each offset comes up (all but surely)
+        for (std::int64_t i = 0; i < 40 * context * data.epoch_samples(); ++i)
+          drawn = std::max(drawn, documents_in(Filled(data, Split::train, i)));
+        REQUIRE(drawn == data.most_documents());
+        const StreamDataset with(Vocabulary::tokens(2), {source, 0, 2}, whole, context, 0, 1);
+        for (std::int64_t i = 0; i < with.validation_samples(); ++i)
+          REQUIRE(documents_in(Filled(with, Split::validation, i)) <= with.most_documents());
+      }
+}
+
+TEST_CASE("documents are counted across the pieces that a long stream is read in") {
+  std::vector<std::int32_t> tokens(200000, 1);
+  for (const std::size_t at : {65530, 65535, 65536, 65540, 131071, 131072}) tokens[at] = 0;
+  const auto source = std::make_shared<VectorTokens>(tokens);
+  const TokenRange whole{source, 0, 200000};
+  CHECK(StreamDataset(Vocabulary::tokens(2), whole, whole, 100, 0, 1).most_documents() == 5);
+  CHECK(StreamDataset(Vocabulary::tokens(2), whole, whole, 70000, 0, 1).most_documents() == 7);
+  CHECK(StreamDataset(Vocabulary::tokens(2), whole, whole, 100, -1, 1).most_documents() == 0);
+  CHECK(!StreamDataset(Vocabulary::tokens(2), whole, whole, 100, -1, 1).packed());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ usage: end_to_end_test.py TILEFOLD [MPIEXEC] [unittest arguments]
 import json
 import os
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -174,6 +175,41 @@ class Runs(ProgramTest):
             self.assertGreater(memory["process"]["outside_arenas"], 0)
             self.assertLess(memory["process"]["outside_arenas"], 50 << 20)
             self.assertNotIn("never written", done.stdout)
+
+    def test_packed_documents_are_planned_as_the_data_has_them(self):
+        # Documents of 10 to 29 tokens, each ending with 0: 7 at most in 64.
+        tokens, length = [], 10
+        while len(tokens) < 4000:
+            tokens += [1 + (len(tokens) + i) % 30 for i in range(length - 1)] + [0]
+            length = 10 + (length * 7) % 20
+        with open(self.path("t.bin"), "wb") as f:
+            f.write(struct.pack(f"<{len(tokens)}H", *tokens))
+        config = self.write("c.yaml", COPY.replace(
+            "kind: copy, symbols: 16", f"kind: tokens, path: {self.path('t.bin')}, end_of_document: 0"))
+        for check in ("false", "true"):
+            setting = ("--set", f"memory.check={check}", "--set", "train.steps=6")
+            out, done = self.train(config, f"check-{check}", *setting)
+            with open(os.path.join(out, "memory.json")) as f:
+                memory = json.load(f)["totals"]
+            planned = self.run_program("plan", config, "--json", *setting)
+            self.assertEqual(memory["predicted"], memory["measured"])
+            self.assertEqual(memory["predicted"], json.loads(planned.stdout)["arena_bytes"])
+            self.assertNotIn("planned for as many documents", planned.stderr)
+            self.assertNotIn("never written", done.stdout)
+            unread = self.run_program("plan", config, "--json", *setting, "--set", "data.path=none.bin")
+            self.assertIn("planned for as many documents as tokens", unread.stderr)
+            self.assertIn("none.bin", unread.stderr)
+            self.assertLess(memory["predicted"], json.loads(unread.stdout)["arena_bytes"])
+        self.assertIn("the same bits", self.run_program("checkpoint", "verify", out).stdout)
+        last = [m for m in metrics(out) if "val_loss" in m][-1]
+        evaluated = json.loads(self.run_program("eval", out, "--json", "--batch", "3").stdout)
+        self.assertAlmostEqual(evaluated["val_loss"], last["val_loss"], places=5)
+        # Data of more documents is evaluated, and a run goes on with it.
+        with open(self.path("short.bin"), "wb") as f:
+            f.write(struct.pack("<4000H", *(i % 3 for i in range(4000))))
+        other = ("--set", f"data.path={self.path('short.bin')}")
+        self.run_program("eval", out, *other)
+        self.train(config, "check-true", "--resume", "--set", "train.steps=8", *other)
 
     def test_an_existing_run_is_refused_kept_or_replaced(self):
         config = self.write("c.yaml", COPY.replace("steps: 20", "steps: 5"))

@@ -305,6 +305,19 @@ TEST_CASE("batches that were not planned for are refused") {
   b.samples = 3;
   CHECK_THROWS_WITH(h.model.train_step(h.context(), *h.arena, b, &h.state, [](int) {}),
                     "train: batch has 3 samples of 9 tokens; planned: 1 to 2 of 1 to 9");
+  const std::vector<std::int64_t> offsets{0, 3, 6, 9, 10, 11, 12, 18};
+  b = h.put(h.model.train_inputs(), 2);
+  b.cu_seqlens = ConstTensor(offsets.data(), DType::i64, {8});
+  b.max_document = 6;
+  CHECK_THROWS_WITH(h.model.train_step(h.context(), *h.arena, b, &h.state, [](int) {}),
+                    "train: batch has 7 packed documents; planned: 0 to 0");
+  Options packed;
+  packed.packed = true;
+  Harness documents(tiny_config(ModelStyle::llama), packed);
+  Batch p = documents.put(documents.model.eval_inputs(), 2);
+  p.cu_seqlens = b.cu_seqlens;
+  CHECK_THROWS_WITH(documents.model.evaluate(documents.context(), *documents.arena, p),
+                    "eval: batch has 7 packed documents; planned: 0 to 6");
   b = h.put(h.model.eval_inputs(), 2);
   b.seq = 4;
   CHECK_THROWS_AS(h.model.generate(h.context(), *h.arena, b, 6), Error);

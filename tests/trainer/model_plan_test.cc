@@ -81,6 +81,23 @@ TEST_CASE("attention saves q, k, v, o and 8 bytes a head for each token; a const
   CHECK(naive_share[65536] > 10 * naive_share[4096]);
 }
 
+TEST_CASE("documents that cannot be cost no memory") {
+  ModelConfig config = large_config(1024);
+  config.heads = 32;  // of 128
+  const auto bytes = [&](std::int64_t documents) {
+    Model model(config, {}, describe_device("h200"));
+    PlanBuilder builder;
+    model.declare_weights(builder, true);
+    model.declare_train(builder, {.samples = 8, .seq = 1024, .documents = documents});
+    return builder.build().arena_bytes();
+  };
+  // Up to some documents a sample the workspace lies below the peak; one a token is far above.
+  CHECK(bytes(8) <= bytes(80));
+  CHECK(bytes(80) < bytes(800));
+  CHECK(bytes(800) < bytes(8 * 1024));
+  CHECK(bytes(8 * 1024) - bytes(80) > std::int64_t{7} << 30);
+}
+
 TEST_CASE("16-bit models plan masters, float32 gradients and moments; inference plans none") {
   ModelConfig config = tiny_config(ModelStyle::llama);
   config.dtype = DType::bf16;
