@@ -14,6 +14,7 @@
 namespace tilefold::attention {
 
 constexpr int kCombineWarps = 8, kFewParts = 8, kCombineColumns = 8;  // columns of a lane: d 256
+constexpr int kCombineAhead = 4;  // parts of a warp that are loaded before m is known
 
 template <class Element>
 __global__ void __launch_bounds__(32 * kCombineWarps)
@@ -34,20 +35,42 @@ __global__ void __launch_bounds__(32 * kCombineWarps)
   ptx::let_next_start();
   ptx::wait_for_last();
   float m = tile::negative_infinity(), l = 0, o[kCombineColumns] = {};
+  float ahead[kCombineAhead][kCombineColumns] = {};
+  const auto fetch = [&](int part, float(&to)[kCombineColumns]) {
+    const float* from = parts.o + (part * parts.rows + row) * p.d;
+#pragma unroll
+    for (int c = 0; c < kCombineColumns; ++c)
+      if (lane + 32 * c < p.d) to[c] = from[lane + 32 * c];
+  };
   if (live) {
-    for (int i = lane; i < parts.parts; i += 32) m = fmaxf(m, parts.m[i * parts.rows + row]);
+#pragma unroll
+    for (int a = 0; a < kCombineAhead; ++a)
+      if (first + a * step < parts.parts) fetch(first + a * step, ahead[a]);
+    // A lane's first part, for most all of them, in the same round of loads.
+    const bool mine = lane < parts.parts;
+    const float m_first = mine ? parts.m[lane * parts.rows + row] : tile::negative_infinity();
+    const float l_first = mine ? parts.l[lane * parts.rows + row] : 0;
+    m = m_first;
+    for (int i = lane + 32; i < parts.parts; i += 32) m = fmaxf(m, parts.m[i * parts.rows + row]);
     m = warp_max(m);
     const float shift = m == tile::negative_infinity() ? 0 : m;
-    for (int i = lane; i < parts.parts; i += 32)
+    l = expf(m_first - shift) * l_first;
+    for (int i = lane + 32; i < parts.parts; i += 32)
       l += expf(parts.m[i * parts.rows + row] - shift) * parts.l[i * parts.rows + row];
     l = warp_sum(l);
-#pragma unroll 4
-    for (int i = first; i < parts.parts; i += step) {
-      const float weight = expf(parts.m[i * parts.rows + row] - shift);
-      const float* from = parts.o + (i * parts.rows + row) * p.d;
+    const auto add = [&](int part, const float(&from)[kCombineColumns]) {
+      const float weight = expf(parts.m[part * parts.rows + row] - shift);
 #pragma unroll
-      for (int c = 0; c < kCombineColumns; ++c)
-        if (lane + 32 * c < p.d) o[c] = fmaf(weight, from[lane + 32 * c], o[c]);
+      for (int c = 0; c < kCombineColumns; ++c) o[c] = fmaf(weight, from[c], o[c]);
+    };
+#pragma unroll
+    for (int a = 0; a < kCombineAhead; ++a)
+      if (first + a * step < parts.parts) add(first + a * step, ahead[a]);
+#pragma unroll 4
+    for (int i = first + kCombineAhead * step; i < parts.parts; i += step) {
+      float from[kCombineColumns] = {};
+      fetch(i, from);
+      add(i, from);
     }
   }
   if (together) {

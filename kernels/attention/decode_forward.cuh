@@ -41,6 +41,31 @@ __device__ inline DecodeRow decode_row(const Params& p, int key_head, int row) {
   return {row / p.group, key_head * p.group + row % p.group};
 }
 
+// The operand's rows, zero from `count` on. In the background; part of the thread's open group.
+template <class Element, int kWidth>
+__device__ void load_queries(const Params& p, DecodeShared<Element, kWidth>& shared,
+                             const Sequence& sequence, int key_head, int first_row, int count) {
+  using Tile = decltype(shared.q);
+  for (int i = static_cast<int>(threadIdx.x); i < kDecodeRows * Tile::kChunks;
+       i += DecodeShared<Element, kWidth>::kThreads) {
+    const int row = i / Tile::kChunks, chunk = i % Tile::kChunks, column = chunk * Tile::kPer;
+    const bool live = row < count && column < p.d;
+    const DecodeRow x = decode_row(p, key_head, first_row + (live ? row : 0));
+    const Element* from =
+        p.q.at<const Element>(sequence.batch,
+                              static_cast<std::int64_t>(sequence.at.q_begin) + x.query, x.head) +
+        (live ? column : 0);
+    if (p.q.vector) {
+      ptx::copy_async(shared.q.at(row, chunk), from, live ? 16 : 0);
+    } else {
+      alignas(16) Element value[Tile::kPer] = {};
+      for (int e = 0; e < Tile::kPer; ++e)
+        if (live && column + e < p.d) value[e] = from[e];
+      ptx::store_shared(shared.q.at(row, chunk), *reinterpret_cast<const uint4*>(value));
+    }
+  }
+}
+
 // The warps' results of 16 rows to the outputs, or to the part's partial results.
 template <class Element, int kWidth>
 __device__ void write_decoded(const Params& p, const Partials& parts, int part,
@@ -122,19 +147,13 @@ __global__ void __launch_bounds__(DecodeShared<Element, kWidth>::kThreads)
     tile::load_rows<32>(stage.v, p.v.rows<Element>(sequence.batch, row, key_head),
                         at.k_count - first, p.d, lane);
   };
+  load_queries(p, shared, sequence, key_head, first_row, count);
+  ptx::copy_async_commit();
   for (int i = 0; i < Shared::kStages - 1; ++i) {
     load(tiles.first + i);
     ptx::copy_async_commit();
   }
-  for (int i = static_cast<int>(threadIdx.x); i < kDecodeRows * kWidth; i += Shared::kThreads) {
-    const int row = i / kWidth, column = i % kWidth;
-    const DecodeRow x = decode_row(p, key_head, first_row + row);
-    Element value{};
-    if (row < count && column < p.d)
-      value = p.q.at<const Element>(sequence.batch, static_cast<std::int64_t>(at.q_begin) + x.query,
-                                    x.head)[column];
-    shared.q.element(row, column) = value;
-  }
+  ptx::copy_async_wait<Shared::kStages - 1>();  // the queries
   __syncthreads();
 
   // A thread's two rows; beyond the last they repeat it and are not written.

@@ -18,12 +18,12 @@ constexpr int kWarps = 4;     // of a block
 constexpr int kResident = 6;  // blocks of a multiprocessor: more rows are taken in turns
 
 // Where a row's sums go. A unit is a warp's rows: row(unit, i). held: what finish() needs besides
-// the sums, fetched beside the product. kKeep: vectors of a row that a lane has at a time; four are
-// 1024 columns of 16 bits.
+// the sums, fetched before the last kernel has ended where that does not write it (kHeldEarly).
+// kKeep: vectors of a row that a lane has at a time; four are 1024 columns of 16 bits.
 template <class T, class Y>
 struct Store {
   static constexpr int kRows = 1, kKeep = 4;
-  static constexpr bool kNormed = true;
+  static constexpr bool kNormed = true, kHeldEarly = true;
   struct Held {};
   Y* y;  // [out]
   __device__ std::int64_t row(std::int64_t unit, int) const { return unit; }
@@ -36,7 +36,7 @@ struct Store {
 template <class T, class R>
 struct Add {
   static constexpr int kRows = 1, kKeep = 8;
-  static constexpr bool kNormed = false;
+  static constexpr bool kNormed = false, kHeldEarly = false;
   using Held = float;
   R* y;  // [out]
   __device__ std::int64_t row(std::int64_t unit, int) const { return unit; }
@@ -49,7 +49,7 @@ struct Add {
 template <class T>
 struct Swiglu {
   static constexpr int kRows = 2, kKeep = 4;
-  static constexpr bool kNormed = true;
+  static constexpr bool kNormed = true, kHeldEarly = true;
   struct Held {};
   T* y;  // [ffn]
   std::int64_t ffn;
@@ -64,7 +64,7 @@ struct Swiglu {
 template <class T>
 struct Heads {
   static constexpr int kRows = 2, kKeep = 4;
-  static constexpr bool kNormed = true;
+  static constexpr bool kNormed = true, kHeldEarly = true;
   struct Held {
     std::int32_t place;
     float cosine, sine;
@@ -151,8 +151,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   };
   load_rows(0);
   if constexpr (Ending::kNormed) scale.load(p.norm, p.in);
+  typename Ending::Held held{};
+  if constexpr (Ending::kHeldEarly) held = ending.fetch(unit);
   ptx::let_next_start();
   ptx::wait_for_last();
+  if constexpr (!Ending::kHeldEarly) held = ending.fetch(unit);
 
   const bool whole = p.in <= kChunk;
   Piece<X, V, kCount> x;
@@ -181,7 +184,6 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   };
   if (whole) prepare();
   while (unit < p.units) {
-    const auto held = ending.fetch(unit);
     float z[kRows] = {};
     for (std::int64_t start = 0; start < p.in; start += kChunk) {
       if (start > 0) load_rows(start);
@@ -198,11 +200,15 @@ __global__ void __launch_bounds__(kWarps* kWarp)
           for (int j = 0; j < V; ++j) z[r] = fmaf(w[r].vectors[i][j], n[i][j], z[r]);
     }
     const std::int64_t done = unit;
+    const auto held_by_done = held;
     unit += step;
-    if (unit < p.units) load_rows(0);
+    if (unit < p.units) {
+      load_rows(0);
+      held = ending.fetch(unit);
+    }
 #pragma unroll
     for (float& sum : z) sum = warp_sum(sum);
-    if (threadIdx.x % kWarp == 0) ending.finish(done, z, held);
+    if (threadIdx.x % kWarp == 0) ending.finish(done, z, held_by_done);
   }
 }
 
