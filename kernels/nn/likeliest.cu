@@ -4,6 +4,7 @@
 #include "contract/token.h"
 #include "kernels/nn/element.cuh"
 #include "kernels/nn/ops.h"
+#include "kernels/ptx/grid_order.cuh"
 #include "kernels/tile/launch.cuh"
 
 namespace tilefold::nn {
@@ -32,6 +33,7 @@ __device__ __forceinline__ std::uint64_t warp_largest(std::uint64_t key) {
 __global__ void __launch_bounds__(kThreads)
     likeliest_kernel(const float* logits, std::int64_t usable, std::int32_t* token) {
   __shared__ std::uint64_t shared[kThreads / kWarp];
+  ptx::wait_for_last();
   std::uint64_t best = 0;
   for (std::int64_t first = threadIdx.x; first < usable; first += kAhead * kThreads) {
     float x[kAhead];
@@ -56,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
 void likeliest(const Queue& queue, const Likeliest& args) {
   require(args.logits.dtype == DType::f32, "likeliest: dtype ", name_of(args.logits.dtype),
           " has no CUDA kernel; allowed: f32 (device cpu takes f64)");
-  tile::launch(likeliest_kernel, {.blocks = 1, .threads = kThreads}, queue.stream,
+  tile::launch(likeliest_kernel, {.blocks = 1, .threads = kThreads, .early = true}, queue.stream,
                args.logits.as<float>(), args.usable, args.token.as<std::int32_t>());
 }
 

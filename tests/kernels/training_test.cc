@@ -65,7 +65,7 @@ std::vector<double> generated_logits(Config config, const char* device, std::int
   const RunPlan run = plan_generation(config, opened->info(), 1, count);
   Arena arena(*opened, run.plan);
   run.model->initialize(ctx, arena, 5);
-  Generator generator(run, arena, ctx, config.model.vocab);
+  Generator generator(run, arena, ctx, config.model.vocab, 75);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * i % 77);
   std::vector<double> out;
@@ -145,9 +145,9 @@ TEST_CASE("generation: greedy tokens on the GPU are those of the CPU, in float32
     Arena arena(*opened, run.plan);
     run.model->initialize(ctx, arena, 5);
     Sampler greedy({.temperature = 0}, config.model.vocab);
-    Generator generator(run, arena, ctx, config.model.vocab);
+    Generator generator(run, arena, ctx, config.model.vocab, 75);
     const std::vector<std::int32_t> prompt{3, 1, 4, 1, 5, 9, 2, 6};
-    return generator(prompt, 52, greedy, 75, [](std::int32_t) {});
+    return generator(prompt, 52, greedy, [](std::int32_t) {});
   };
   CHECK(tokens("cuda") == tokens("cpu"));
 }

@@ -69,7 +69,7 @@ void measure(Context ctx, std::int64_t length, double bandwidth) {
   Arena arena(ctx.device, run.plan, ctx.device.free_bytes());
   run.model->initialize(ctx, arena, 1);
   Sampler sampler({.temperature = 0}, config.model.vocab);
-  Generator generator(run, arena, ctx, config.model.vocab);
+  Generator generator(run, arena, ctx, config.model.vocab, config.model.vocab);
   std::mt19937 engine(2);
   std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
   for (std::int32_t& token : prompt)
@@ -77,8 +77,7 @@ void measure(Context ctx, std::int64_t length, double bandwidth) {
 
   std::vector<Clock::time_point> times;
   times.reserve(kTokens);
-  generator(prompt, kTokens, sampler, config.model.vocab,
-            [&](std::int32_t) { times.push_back(Clock::now()); });
+  generator(prompt, kTokens, sampler, [&](std::int32_t) { times.push_back(Clock::now()); });
   const double ms = milliseconds(times.back() - times.front()) / (kTokens - 1);
   const double weights = 2.0 * static_cast<double>(run.model->parameter_count());
   const double cache = 2.0 * 2 * static_cast<double>(config.model.layers * config.model.width) *

@@ -63,12 +63,12 @@ void run(GenerateCommand options) {
   load_weights(file, run, arena, ctx);
 
   Sampler sampler(options.sampling, config.model.vocab);
-  Generator generator(run, arena, ctx, config.model.vocab);
+  Generator generator(run, arena, ctx, config.model.vocab, vocabulary.size());
   const bool spaced =
       vocabulary.kind() == VocabularyKind::symbols || vocabulary.kind() == VocabularyKind::tokens;
   fmt::print("{}", vocabulary.decode(prompt));
   const auto before = std::chrono::steady_clock::now();
-  generator(prompt, options.tokens, sampler, vocabulary.size(), [&](std::int32_t token) {
+  generator(prompt, options.tokens, sampler, [&](std::int32_t token) {
     fmt::print("{}{}", spaced ? " " : "", vocabulary.decode({&token, 1}));
     std::fflush(stdout);
   });
