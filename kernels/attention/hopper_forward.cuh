@@ -4,7 +4,8 @@
 // which two warps work, and kGroups consumer warpgroups of 64 query rows each:
 //
 //   scheduler  which job is next, shortly before the producer needs it
-//   producer   Q; then K and V tiles from the last visible key tile to the first
+//   producer   Q; then K and V tiles from the last visible key tile to the first; at d 128 the next
+//              job's Q and first K before the last V
 //   consumer   S_0 = Q K_0ᵀ; softmax; then for each further tile
 //                queue S_j = Q K_jᵀ and O += P_{j-1} V_{j-1}; softmax of S_j while the second runs;
 //                O *= keep; P_j
@@ -56,47 +57,69 @@ __device__ void produce(ForwardShared<Element, kWidth>& shared, const ForwardPar
   tile::RingPlace<kQueryJobs> jobs;
   tile::RingPlace<Tiles::kQueryStages> q_place;
   tile::RingPlace<Tiles::kStages> k_place, v_place;
+  bool asked = false;  // for Q and the first K of this job, beside the one before
   for (;; jobs.next()) {
     jobs.wait_full(shared.jobs);
     const QueryJob& job = shared.job[jobs.stage()];
     const int tiles = job.tiles;
     if (tiles < 0) break;
-    const int batch = job.batch, key_head = job.key_head;
     if (tiles <= Tiles::kStages) release_before(shared.jobs, jobs);
-    const auto load_k = [&](int row) {
-      k_place.wait_empty(shared.k_ring);
-      if (leader) {
-        std::uint64_t* full = &shared.k_ring.full[k_place.stage()];
-        ptx::mbarrier_arrive_expect(full, Shared::Keys::kBytes);
-        tile::load_tile<Tiles::kKeys>(shared.k[k_place.stage()], &p.k, {row, key_head, batch},
-                                      full);
-      }
-      k_place.next();
+    const auto first_key = [](const QueryJob& of) {
+      return of.at.k_begin + of.last_tile * Tiles::kKeys;
     };
-    const auto load_v = [&](int row) {
-      v_place.wait_empty(shared.v_ring);
-      values.load(shared.v[v_place.stage()], &p.v, {row, key_head, batch},
-                  job.at.k_begin + job.at.k_count - row, &shared.v_ring.full[v_place.stage()]);
-      v_place.next();
-    };
-
-    if (tiles > 0) {
-      int row = job.at.k_begin + job.last_tile * Tiles::kKeys;
-      load_k(row);
+    const auto load_q = [&](const QueryJob& of) {
       for (int group = 0; group < Tiles::kGroups; ++group) {
         q_place.wait_empty(shared.q_ring[group]);
         if (leader) {
           std::uint64_t* full = &shared.q_ring[group].full[q_place.stage()];
           ptx::mbarrier_arrive_expect(full, Shared::Rows::kBytes);
           tile::load_tile<64>(shared.q[group][q_place.stage()], &p.q,
-                              {job.at.q_begin + job.row + 64 * group, job.head, batch}, full);
+                              {of.at.q_begin + of.row + 64 * group, of.head, of.batch}, full);
         }
       }
       q_place.next();
+    };
+    const auto load_k = [&](const QueryJob& of, int row) {
+      k_place.wait_empty(shared.k_ring);
+      if (leader) {
+        std::uint64_t* full = &shared.k_ring.full[k_place.stage()];
+        ptx::mbarrier_arrive_expect(full, Shared::Keys::kBytes);
+        tile::load_tile<Tiles::kKeys>(shared.k[k_place.stage()], &p.k, {row, of.key_head, of.batch},
+                                      full);
+      }
+      k_place.next();
+    };
+    const auto load_v = [&](int row) {
+      v_place.wait_empty(shared.v_ring);
+      values.load(shared.v[v_place.stage()], &p.v, {row, job.key_head, job.batch},
+                  job.at.k_begin + job.at.k_count - row, &shared.v_ring.full[v_place.stage()]);
+      v_place.next();
+    };
+
+    if (tiles > 0) {
+      int row = first_key(job);
+      if (!asked) {
+        load_k(job, row);
+        load_q(job);
+      }
+      asked = false;
       for (int left = tiles - 1; left > 0; --left, row -= Tiles::kKeys) {
         if (left == Tiles::kStages) release_before(shared.jobs, jobs);
-        load_k(row - Tiles::kKeys);
+        load_k(job, row - Tiles::kKeys);
         load_v(row);
+        // Nobody else reads a tile of Q, so it comes from far: what the next job begins with is
+        // asked for before this one's last V, which still has to wait for room.
+        if (Tiles::kNextEarly && left == 1) {
+          tile::RingPlace<kQueryJobs> after = jobs;
+          after.next();
+          after.wait_full(shared.jobs);
+          const QueryJob& next = shared.job[after.stage()];
+          asked = next.tiles > 0;
+          if (asked) {
+            load_q(next);
+            load_k(next, first_key(next));
+          }
+        }
       }
       load_v(row);
     }
@@ -172,7 +195,7 @@ struct GroupJob {
   __device__ __forceinline__ bool sees() const { return seen.first <= seen.last; }
 };
 
-template <class Element, int kWidth>
+template <class Element, int kWidth, bool kCapped>
 __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardParams& p, int group) {
   using Tiles = ForwardTiles<kWidth>;
   constexpr int kKeys = Tiles::kKeys;
@@ -234,7 +257,10 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
   // Of key tile n; whether O must be scaled by `keep`.
   const auto softmax = [&](const GroupJob& of, int n) {
     const QueryJob& job = shared.job[jobs.stage()];
-    if (p.softcap > 0) cap_scores(s, p.scale, p.softcap);
+    if constexpr (kCapped) {
+      // Always so; without the branch registers are spilled at d 64.
+      if (p.softcap > 0) cap_scores(s, p.scale, p.softcap);
+    }
     if (n < of.whole.first || n > of.whole.last)
       mask_scores(s, job, of.whole, job.row + 64 * group, n);
     return rows.fold(s, c, keep);
@@ -325,7 +351,8 @@ __device__ void consume(ForwardShared<Element, kWidth>& shared, const ForwardPar
   if (tile::group_thread() == 0) ptx::bulk_wait<0>();
 }
 
-template <class Element, int kWidth>
+// kCapped: with a softcap, whose 1,600 instructions a tile would stand in the middle of the loop.
+template <class Element, int kWidth, bool kCapped>
 __global__ void __launch_bounds__((ForwardTiles<kWidth>::kGroups + 1) * tile::kWarpgroup, 1)
     hopper_forward(const __grid_constant__ ForwardParams p) {
   using Tiles = ForwardTiles<kWidth>;
@@ -350,7 +377,7 @@ __global__ void __launch_bounds__((ForwardTiles<kWidth>::kGroups + 1) * tile::kW
       schedule_queries<Tiles::kKeys>(shared, p.jobs, 64 * Tiles::kGroups, true);
   } else {
     ptx::grow_registers<Tiles::kConsumer>();
-    consume<Element, kWidth>(shared, p, warpgroup - 1);
+    consume<Element, kWidth, kCapped>(shared, p, warpgroup - 1);
   }
 }
 
@@ -360,7 +387,8 @@ void launch_hopper_forward(const ForwardParams& params, int blocks, CUstream_st*
   using Tiles = ForwardTiles<kWidth>;
   static_assert(sizeof(Shared) <= 227 << 10);
   static_assert(tile::registers_fit(Tiles::kGroups, Tiles::kFeeder, Tiles::kConsumer));
-  tile::launch(hopper_forward<Element, kWidth>,
+  tile::launch(params.softcap > 0 ? hopper_forward<Element, kWidth, true>
+                                  : hopper_forward<Element, kWidth, false>,
                {blocks, (ForwardTiles<kWidth>::kGroups + 1) * tile::kWarpgroup, sizeof(Shared)},
                stream, params);
 }

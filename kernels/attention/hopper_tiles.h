@@ -13,21 +13,25 @@ namespace tilefold::attention {
 //   d 64    64 + 32 + 32 of 160: three warpgroups of 64 rows; 200 KiB
 //   d 128   64 + 32 + 64 of 232: two warpgroups; 224 KiB
 //   d 256   32 + 16 + 128 of 232: two warpgroups; 224 KiB
+// kNextEarly: Q and the first K of the next job are asked for before this one's last V.
 template <int kWidth>
 struct ForwardTiles;
 template <>
 struct ForwardTiles<64> {
   static constexpr int kGroups = 3, kKeys = 128, kStages = 4, kQueryStages = 2;
+  static constexpr bool kNextEarly = false;
   static constexpr int kFeeder = 32, kConsumer = 160;
 };
 template <>
 struct ForwardTiles<128> {
   static constexpr int kGroups = 2, kKeys = 128, kStages = 2, kQueryStages = 2;
+  static constexpr bool kNextEarly = true;
   static constexpr int kFeeder = 40, kConsumer = 232;
 };
 template <>
 struct ForwardTiles<256> {
   static constexpr int kGroups = 2, kKeys = 64, kStages = 2, kQueryStages = 1;
+  static constexpr bool kNextEarly = false;
   static constexpr int kFeeder = 40, kConsumer = 232;
 };
 
