@@ -200,7 +200,7 @@ class Runs(ProgramTest):
             self.assertIn("planned for as many documents as tokens", unread.stderr)
             self.assertIn("none.bin", unread.stderr)
             self.assertLess(memory["predicted"], json.loads(unread.stdout)["arena_bytes"])
-        self.assertIn("the same bits", self.run_program("checkpoint", "verify", out).stdout)
+        self.assertIn("the same bits", self.run_program("checkpoint", "verify", out, "--device", "cpu").stdout)
         last = [m for m in metrics(out) if "val_loss" in m][-1]
         evaluated = json.loads(self.run_program("eval", out, "--json", "--batch", "3").stdout)
         self.assertAlmostEqual(evaluated["val_loss"], last["val_loss"], places=5)
