@@ -44,6 +44,10 @@ def main():
     matrix = 2 * 8192 ** 3, lambda: a @ b
     peak = matrix[0] / do_bench(matrix[1], warmup=50, rep=200, return_mode='median') / 1e9
     print(f'{torch.cuda.get_device_name()}, torch {torch.__version__}, matrix peak {peak:.0f} TFLOP/s', flush=True)
+    out = open(sys.argv[2], 'w', buffering=1)   # a row a shape, as they come
+    out.write(f'# {machine()}, matrix peak {peak:.0f} TFLOP/s; figures in TFLOP/s\n')
+    table = csv.DictWriter(out, 'd causal n batch heads kv_heads fwd cudnn_fwd flash_fwd bwd bwd_any_order cudnn_bwd flash_bwd fwd_matrix bwd_matrix'.split())
+    table.writeheader()
     for d, causal, n, batch, heads, kv in shapes(words or ['grid']):
         r = lambda h: torch.randn(batch, n, h, d, device='cuda', dtype=torch.bfloat16)
         q, k, v, g = r(heads), r(kv), r(kv), r(heads); flops = 4 * batch * heads * n * n * d / (2 if causal else 1)
@@ -62,7 +66,7 @@ def main():
         for runs, factor, name in ((forward, 1, 'fwd_matrix'), (backward, 2.5, 'bwd_matrix')):
             runs = {k: (factor * flops, f) for k, f in runs.items()}
             row |= race(runs | ({name: matrix} if n == 16384 else {}))
-        rows.append(row)
+        rows.append(row); table.writerow({k: (f'{v:.1f}' if isinstance(v, float) else v) for k, v in row.items()})
         print(f'd {d:3} {"causal" if causal else "full  "} n {n:5} b {batch:2} h {heads}/{kv} | fwd {row["fwd"]:4.0f} cudnn {row.get("cudnn_fwd", 0):4.0f} flash {row.get("flash_fwd", 0):4.0f}'
               f' | bwd {row["bwd"]:4.0f} any {row["bwd_any_order"]:4.0f} cudnn {row.get("cudnn_bwd", 0):4.0f} flash {row.get("flash_bwd", 0):4.0f}'
               + (f' | matrix product {row["fwd_matrix"]:.0f}, {row["bwd_matrix"]:.0f}' if n == 16384 else ''), flush=True)
@@ -71,9 +75,5 @@ def main():
         return f'{statistics.geometric_mean(x):.3f} (least {min(x):.3f}, {len(x)} shapes)' if x else '-'
     for ours, peer in (('fwd', 'cudnn_fwd'), ('fwd', 'flash_fwd'), ('bwd', 'cudnn_bwd'), ('bwd', 'flash_bwd'), ('bwd_any_order', 'cudnn_bwd')):
         print(f'{ours} / {peer}: {mean(ours, peer)}')
-    with open(sys.argv[2], 'w') as out:
-        w = csv.DictWriter(out, 'd causal n batch heads kv_heads fwd cudnn_fwd flash_fwd bwd bwd_any_order cudnn_bwd flash_bwd fwd_matrix bwd_matrix'.split())
-        out.write(f'# {machine()}, matrix peak {peak:.0f} TFLOP/s; figures in TFLOP/s\n')
-        w.writeheader(); w.writerows([{k: (f'{v:.1f}' if isinstance(v, float) else v) for k, v in r.items()} for r in rows])
 
 if __name__ == '__main__': main()
